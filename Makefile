@@ -1,0 +1,48 @@
+# Two commands on a fresh machine: `make run` trains the embedded default, `make test` checks everything.
+# Nothing but Python 3.11 or newer with pip and venv is assumed; everything lands in .venv.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+# Two OpenMP threads that spin while they wait stall each other on a busy machine.
+export OMP_WAIT_POLICY ?= PASSIVE
+export TOKENIZERS_PARALLELISM ?= false
+
+.PHONY: setup run test check format bench clean
+
+setup: $(READY)
+
+$(READY): pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { echo "pivot needs Python 3.11 or newer; '$(PYTHON)' was not found (set PYTHON=...)."; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "pivot needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version)."; exit 1; }
+	@echo "Setting up $(VENV) (once; about two minutes)..."
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=24"
+	@echo "  torch (a CPU build where the index has one)..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
+	@echo "  pivot-rl and its development tools..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
+	@touch $@
+
+run: $(READY)
+	@$(BIN)/pivot train --recipe tiny --out runs/tiny --continue
+
+test: $(READY)
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+check: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+
+format: $(READY)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(READY)
+	$(BIN)/python -m benchmarks.head
+
+clean:
+	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .ruff_cache

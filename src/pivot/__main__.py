@@ -1,0 +1,7 @@
+"""`python -m pivot`."""
+
+import sys
+
+from pivot.cli import main
+
+sys.exit(main())

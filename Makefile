@@ -35,7 +35,7 @@ test: $(READY)
 check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/pyright
+	$(BIN)/basedpyright
 
 format: $(READY)
 	$(BIN)/ruff format .

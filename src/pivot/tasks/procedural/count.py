@@ -1,0 +1,122 @@
+"""Counting in the manner of SuperCLEVR: how many objects of a colour, row by row.
+
+Levels: 1 three to five objects; 2 five to eight; 3 seven to ten, asked by what is to be removed.
+Out of domain: nine to twelve objects, diamonds among them, in other shades.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+from PIL import Image
+
+from pivot.tasks.procedural.canvas import BLUE, RED, SIZE, Canvas, Colour
+from pivot.tasks.procedural.scene import Picture, Scene, Working
+
+CELL = 14
+BAND = 28
+ROWS = ("top", "middle", "bottom")
+COLOURS = ("red", "blue")
+SHADES = {"red": RED, "blue": BLUE}
+OOD_SHADES = {"red": (240, 90, 70), "blue": (20, 30, 130)}
+SHAPES = ("ball", "cube", "cone")
+
+
+@dataclass(frozen=True, order=True)
+class Thing:
+    """One object; x and y are its top left corner."""
+
+    y: int
+    x: int
+    size: int
+    shape: str
+    colour: str
+
+
+@dataclass(frozen=True)
+class Scatter(Picture):
+    """Objects on an invisible 6 x 6 grid, sorted by place."""
+
+    things: tuple[Thing, ...]
+    bright: bool
+    """The usual shades, or the out-of-domain ones."""
+
+    def render(self) -> Image.Image:
+        canvas = Canvas()
+        shades = SHADES if self.bright else OOD_SHADES
+        for thing in self.things:
+            _paint(canvas, thing, shades[thing.colour])
+        return canvas.image
+
+
+def _paint(canvas: Canvas, thing: Thing, ink: Colour) -> None:
+    x, y, k = thing.x, thing.y, thing.size
+    half = k // 2
+    if thing.shape == "ball":
+        canvas.disc((x + half, y + half), half, ink)
+    elif thing.shape == "cube":
+        canvas.box((x, y), (x + k, y + k), ink)
+    elif thing.shape == "cone":
+        canvas.polygon([(x, y + k), (x + k, y + k), (x + half, y)], ink)
+    else:
+        canvas.polygon([(x + half, y), (x + k, y + half), (x + half, y + k), (x, y + half)], ink)
+
+
+@dataclass(frozen=True)
+class CountScene(Scene):
+    """The number of objects of one colour: the sum over the three rows."""
+
+    colour: str
+
+    typical_answers: ClassVar[tuple[int, int, int]] = (2, 3, 4)
+    typical_percepts: ClassVar[tuple[int, ...]] = (1, 2, 3, 0)
+    hunch: ClassVar[str] = "there are usually a few of them"
+
+    @classmethod
+    def draw(cls, rng: random.Random, level: int, *, ood: bool) -> Self:
+        low, high = (9, 12) if ood else {1: (3, 5), 2: (5, 8), 3: (7, 10)}[level]
+        cells = rng.sample(range((SIZE // CELL) ** 2), rng.randint(low, high))
+        colour = rng.choice(COLOURS)
+        things = []
+        for cell in cells:
+            row, column = divmod(cell, SIZE // CELL)
+            things.append(
+                Thing(
+                    y=row * CELL + rng.randint(1, 2),
+                    x=column * CELL + rng.randint(1, 2),
+                    size=rng.choice((9, 10, 11)),
+                    shape=rng.choice((*SHAPES, "diamond")) if ood else rng.choice(SHAPES),
+                    colour=rng.choice(COLOURS),
+                )
+            )
+        picture = Scatter(things=tuple(sorted(things)), bright=not ood)
+        return cls(picture=picture, level=level, wording=rng.randrange(3), colour=colour)
+
+    @property
+    def question(self) -> str:
+        other = COLOURS[1 - COLOURS.index(self.colour)]
+        if self.level == 3:
+            return (
+                f"Remove all {other} objects. How many objects are left?",
+                f"Subtract all {other} objects. What number remains?",
+                f"If the {other} objects are taken away, how many stay?",
+            )[self.wording]
+        return (
+            f"How many {self.colour} objects are there?",
+            f"Count the {self.colour} objects.",
+            f"What is the number of {self.colour} objects?",
+        )[self.wording]
+
+    @property
+    def percepts(self) -> tuple[tuple[str, int], ...]:
+        assert isinstance(self.picture, Scatter)
+        counts = [0] * len(ROWS)
+        for thing in self.picture.things:
+            counts[thing.y // BAND] += thing.colour == self.colour
+        return tuple((f"{self.colour} {row}", number) for row, number in zip(ROWS, counts, strict=True))
+
+    def work(self, values: Sequence[int]) -> Working:
+        return Working((f"{'+'.join(map(str, values))}={sum(values)}",), sum(values))

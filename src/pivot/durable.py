@@ -1,0 +1,128 @@
+"""Files that survive a crash: written whole or not at all. Standard library only, for every room.
+
+A name appears only once its bytes are on the disk: write a temporary file beside it, fsync it, rename it,
+fsync the folder. Whoever reads the name meanwhile sees the old file or the new one, never a part of either.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from pivot.errors import UserError
+
+_ADVICE = {
+    errno.ENOSPC: "free some space and go on",
+    errno.EDQUOT: "raise the quota or free some space and go on",
+    errno.EROFS: "choose a folder on a disk that can be written",
+    errno.EACCES: "choose a folder that you may write to",
+    errno.EPERM: "choose a folder that you may write to",
+    errno.EFBIG: "raise the limit on file sizes",
+    errno.EIO: "check the disk",
+}
+
+
+@contextmanager
+def disk_errors(path: Path) -> Iterator[None]:
+    """Turn what the system refuses while `path` is written into a user's one sentence."""
+    try:
+        yield
+    except OSError as refusal:
+        advice = _ADVICE.get(refusal.errno or 0, "check the folder and go on")
+        reason = (refusal.strerror or str(refusal)).lower()
+        raise UserError(f"cannot write {path}: {reason}; {advice}.") from refusal
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary path beside `path`; what the block writes there becomes `path` at its end, all at once.
+
+    When the block raises, `path` is as it was and the temporary file is gone.
+    """
+    temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
+    with disk_errors(path):
+        try:
+            yield temporary
+            sync_file(temporary)
+            os.replace(temporary, path)
+            sync_folder(path.parent)
+        finally:
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Replace `path` by `data`."""
+    with replacing(path) as temporary:
+        temporary.write_bytes(data)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Replace `path` by `value` as strict JSON, so a NaN is a ValueError."""
+    write_bytes(path, (json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode())
+
+
+def append_bytes(path: Path, data: bytes, *, sync: bool = True) -> None:
+    """Add `data` at the end of `path`; when the disk refuses, the file is as it was.
+
+    A crash in the middle can leave a part of `data`: readers of such files drop an unfinished last line.
+    """
+    with disk_errors(path):
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            size = os.fstat(descriptor).st_size
+            try:
+                _write_all(descriptor, data)
+                if sync:
+                    os.fsync(descriptor)
+            except OSError:
+                with suppress(OSError):
+                    os.ftruncate(descriptor, size)
+                raise
+        finally:
+            os.close(descriptor)
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
+def sync_file(path: Path) -> None:
+    """Wait until the bytes of `path` are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_folder(path: Path) -> None:
+    """Wait until the names in `path` are on the disk."""
+    try:
+        sync_file(path)
+    except OSError as refusal:
+        # Some network and FUSE file systems know no fsync of folders; they order renames themselves.
+        if refusal.errno != errno.EINVAL:
+            raise
+
+
+def sync_tree(folder: Path) -> None:
+    """Wait until every file and every name below `folder` is on the disk."""
+    for parent, _, names in os.walk(folder, topdown=False):
+        for name in names:
+            sync_file(Path(parent, name))
+        sync_folder(Path(parent))
+
+
+def sha256(path: Path) -> str:
+    """The checksum of a file's bytes, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

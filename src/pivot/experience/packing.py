@@ -1,0 +1,138 @@
+"""A prompt's responses in three arrays instead of dozens of objects: little memory beside the token ids."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from pivot.experience.records import StoredResponse
+
+RECORD = np.dtype(
+    [
+        ("length", np.int32),
+        ("has_logprobs", np.bool_),
+        ("step", np.int32),
+        ("scored_step", np.int32),
+        ("serial", np.int64),
+        ("entropy", np.float64),
+        ("dependency", np.float64),
+    ]
+)
+"""What is kept of a response beside its tokens; NaN stands for a score that was not taken."""
+
+
+class PackedResponses:
+    """The stored responses of one prompt, oldest first. Never changed in place, but for the scores."""
+
+    __slots__ = ("logprobs", "records", "token_ids")
+
+    def __init__(self, token_ids: np.ndarray, logprobs: np.ndarray | None, records: np.ndarray) -> None:
+        self.token_ids = token_ids
+        """int32, all responses one after the other."""
+        self.logprobs = logprobs
+        """float32, those of the responses that have any, one after the other; None if none has."""
+        self.records = records
+
+    @classmethod
+    def pack(cls, responses: Sequence[StoredResponse]) -> PackedResponses:
+        records = np.empty(len(responses), dtype=RECORD)
+        for index, response in enumerate(responses):
+            records[index] = (
+                len(response),
+                response.logprobs is not None,
+                response.step,
+                response.scored_step,
+                response.serial,
+                np.nan if response.entropy is None else response.entropy,
+                np.nan if response.dependency is None else response.dependency,
+            )
+        logprobs = [response.logprobs for response in responses if response.logprobs is not None]
+        return cls(
+            np.concatenate([response.token_ids for response in responses]),
+            np.concatenate(logprobs) if logprobs else None,
+            records,
+        )
+
+    def unpack(self) -> list[StoredResponse]:
+        """The responses as views of the packed arrays."""
+        responses, token, logprob = [], 0, 0
+        for length, has_logprobs, step, scored_step, serial, entropy, dependency in self.records.tolist():
+            logprobs = None
+            if has_logprobs:
+                assert self.logprobs is not None
+                logprobs = self.logprobs[logprob : logprob + length]
+                logprob += length
+            responses.append(
+                StoredResponse(
+                    token_ids=self.token_ids[token : token + length],
+                    logprobs=logprobs,
+                    entropy=_score(entropy),
+                    dependency=_score(dependency),
+                    step=step,
+                    scored_step=scored_step,
+                    serial=serial,
+                )
+            )
+            token += length
+        return responses
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays."""
+        logprobs = 0 if self.logprobs is None else self.logprobs.nbytes
+        return self.token_ids.nbytes + self.records.nbytes + logprobs
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+
+NOTHING = PackedResponses(np.empty(0, dtype=np.int32), None, np.empty(0, dtype=RECORD))
+"""No responses: a row about to get its first, or about to go."""
+
+
+def _score(value: float) -> float | None:
+    return None if value != value else value
+
+
+def flatten(packs: Sequence[PackedResponses]) -> dict[str, np.ndarray]:
+    """Many prompts' responses as flat columns, in order; `num_stored` says where each prompt ends."""
+    records = np.concatenate([np.empty(0, dtype=RECORD), *(pack.records for pack in packs)])
+    columns = {f"response.{name}": np.ascontiguousarray(records[name]) for name in RECORD.names or ()}
+    logprobs = (pack.logprobs for pack in packs if pack.logprobs is not None)
+    return {
+        **columns,
+        "num_stored": np.array([len(pack) for pack in packs], dtype=np.int64),
+        "token_ids": np.concatenate([np.empty(0, dtype=np.int32), *(pack.token_ids for pack in packs)]),
+        "logprobs": np.concatenate([np.empty(0, dtype=np.float32), *logprobs]),
+    }
+
+
+def unflatten(columns: dict[str, np.ndarray]) -> list[PackedResponses]:
+    """The inverse of `flatten`. Every prompt gets arrays of its own, so that dropping it frees them."""
+    num_responses = len(columns["response.length"])
+    records = np.empty(num_responses, dtype=RECORD)
+    for name in RECORD.names or ():
+        records[name] = columns[f"response.{name}"]
+    lengths = records["length"].astype(np.int64)
+    ends = np.cumsum(columns["num_stored"])
+    token_ends = _ends_of_prompts(lengths, ends)
+    logprob_ends = _ends_of_prompts(np.where(records["has_logprobs"], lengths, 0), ends)
+    packs, start, token, logprob = [], 0, 0, 0
+    for end, token_end, logprob_end in zip(
+        ends.tolist(), token_ends.tolist(), logprob_ends.tolist(), strict=True
+    ):
+        packs.append(
+            PackedResponses(
+                columns["token_ids"][token:token_end].copy(),
+                columns["logprobs"][logprob:logprob_end].copy() if logprob_end > logprob else None,
+                records[start:end].copy(),
+            )
+        )
+        start, token, logprob = end, token_end, logprob_end
+    return packs
+
+
+def _ends_of_prompts(sizes: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """Where each prompt's numbers end, given each response's size and where each prompt's responses end."""
+    return np.concatenate([[0], np.cumsum(sizes)])[ends]

@@ -1,0 +1,120 @@
+"""What goes into the buffer and what comes out of it: plain dataclasses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class StoredResponse:
+    """One successful response of a prompt, as token ids and never as text.
+
+    Example:
+        StoredResponse(token_ids=[151, 9, 2], logprobs=[-0.1, -0.7, 0.0], entropy=0.3, dependency=0.4)
+    """
+
+    token_ids: np.ndarray
+    """int32, one-dimensional, not empty. Lists, int64 arrays and CPU tensors are converted."""
+    logprobs: np.ndarray | None = None
+    """float32, a number a token: the log-probs of the weights that sampled it (Off-PG's denominator)."""
+    entropy: float | None = None
+    """H(y), Eq. 5, as last scored."""
+    dependency: float | None = None
+    """V(y), Eq. 4, as last scored."""
+    step: int = -1
+    """The step that sampled it; set by the buffer."""
+    scored_step: int = -1
+    """The step whose weights gave `entropy` and `dependency`; set by the buffer."""
+    serial: int = -1
+    """Counts up over all responses the buffer ever took, so it orders them totally; set by the buffer."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "token_ids", _as_token_ids(self.token_ids))
+        if self.logprobs is not None:
+            object.__setattr__(self, "logprobs", _as_logprobs(self.logprobs, len(self.token_ids)))
+
+    def __len__(self) -> int:
+        return len(self.token_ids)
+
+
+def _as_token_ids(token_ids: object) -> np.ndarray:
+    ids = np.asarray(token_ids)
+    if ids.ndim != 1 or ids.size == 0:
+        raise ValueError(f"token_ids must be one-dimensional and not empty, got shape {ids.shape}")
+    if ids.dtype == np.int32 and ids.flags.c_contiguous:
+        return ids
+    if not np.issubdtype(ids.dtype, np.integer) or ids.min() < 0 or ids.max() > np.iinfo(np.int32).max:
+        raise ValueError(
+            f"token_ids must be integers from 0 to 2**31 - 1, got {ids.dtype} in [{ids.min()}, {ids.max()}]"
+        )
+    return np.ascontiguousarray(ids, dtype=np.int32)
+
+
+def _as_logprobs(logprobs: object, num_tokens: int) -> np.ndarray:
+    values = np.ascontiguousarray(logprobs, dtype=np.float32)
+    if values.shape != (num_tokens,):
+        raise ValueError(f"logprobs must have one number a token, ({num_tokens},), got shape {values.shape}")
+    return values
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """A prompt drawn for replay, and why."""
+
+    prompt_id: str
+    probability: float
+    """Eq. 6 among the rows that were eligible at the time of the draw: p(1-p) over its sum."""
+    age: int
+    """Steps since the success rate was recorded."""
+    times_drawn: int
+    """How often the row has been drawn, this draw included."""
+    success_rate: float
+    """p-hat."""
+
+
+@dataclass(frozen=True, slots=True)
+class BufferRow:
+    """What the buffer knows of one prompt, without its responses."""
+
+    prompt_id: str
+    num_correct: int
+    num_sampled: int
+    step: int
+    """When the success rate was recorded."""
+    times_drawn: int
+    num_stored: int
+    """Responses kept."""
+
+    @property
+    def success_rate(self) -> float:
+        """p-hat = k/G of the latest visit."""
+        return self.num_correct / self.num_sampled
+
+    @property
+    def weight(self) -> float:
+        """p(1-p), Eq. 6 before it is normalised."""
+        return self.num_correct * (self.num_sampled - self.num_correct) / self.num_sampled**2
+
+
+@dataclass(frozen=True, slots=True)
+class BufferStats:
+    """The whole buffer in a few numbers."""
+
+    size: int
+    """Rows."""
+    eligible: int
+    """Rows with 0 < p-hat < 1; the others sleep."""
+    responses: int
+    bytes: int
+    """Of token ids, log-probs, records, columns and ids: what the content takes, without overheads."""
+    success_histogram: tuple[int, ...]
+    """Rows by p-hat in ten equal bins; the last one includes 1."""
+    oldest_step: int | None
+    """The earliest step whose success rate still stands; None for an empty buffer."""
+    newest_step: int | None
+    mean_age: float
+    """Mean steps since the success rates were recorded."""
+    draws: int
+    """How often rows that are still here have been drawn."""

@@ -1,0 +1,78 @@
+"""The buffer's file: one safetensors file, no pickle, checked by its own checksum.
+
+`FOLDER/experience.safetensors` holds the arrays; its JSON header holds the version, the limits, the counters,
+the random generator's state and the sha256 of it all. Prompt ids are UTF-8 bytes with their lengths, because
+a million of them would strain a header. One file, so that it is replaced as a whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from pivot.durable import replacing
+from pivot.errors import UserError
+
+FILE_NAME = "experience.safetensors"
+FORMAT = "pivot-experience"
+VERSION = 1
+
+
+def save_state(state: Mapping[str, Any], folder: Path) -> None:
+    """Write a buffer's `state_dict` below `folder`, replacing the one before all at once."""
+    folder.mkdir(parents=True, exist_ok=True)
+    encoded = [prompt_id.encode("utf-8", "surrogatepass") for prompt_id in state["prompt_ids"]]
+    arrays = {
+        **state["arrays"],
+        "prompt_id.bytes": np.frombuffer(b"".join(encoded), dtype=np.uint8),
+        "prompt_id.lengths": np.array([len(name) for name in encoded], dtype=np.int64),
+    }
+    header = {
+        "format": FORMAT,
+        "version": str(VERSION),
+        "meta": json.dumps(state["meta"]),
+        "sha256": _digest(arrays, json.dumps(state["meta"])),
+    }
+    with replacing(folder / FILE_NAME) as temporary:
+        save_file(arrays, temporary, metadata=header)
+
+
+def load_state(folder: Path) -> dict[str, Any]:
+    """The `state_dict` that `save_state` wrote; a missing or damaged file is a UserError that names it."""
+    path = folder / FILE_NAME
+    if not path.is_file():
+        raise UserError(f"no experience buffer in {folder}: {FILE_NAME} is missing.")
+    try:
+        with safe_open(path, framework="numpy") as file:
+            header = file.metadata() or {}
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
+    except (SafetensorError, OSError) as damage:
+        raise UserError(f"the experience buffer {path} cannot be read: {damage}.") from damage
+    if header.get("format") != FORMAT or header.get("version") != str(VERSION):
+        found = f"{header.get('format')} version {header.get('version')}"
+        raise UserError(f"{path} is {found}, but this pivot reads {FORMAT} version {VERSION}.")
+    if header.get("sha256") != _digest(arrays, header.get("meta", "")):
+        raise UserError(
+            f"the experience buffer {path} is damaged: its checksum differs; use an earlier checkpoint."
+        )
+    lengths, data = arrays.pop("prompt_id.lengths"), arrays.pop("prompt_id.bytes").tobytes()
+    ends = np.cumsum(lengths).tolist()
+    starts = [0, *ends[:-1]]
+    prompt_ids = [data[a:b].decode("utf-8", "surrogatepass") for a, b in zip(starts, ends, strict=False)]
+    return {"meta": json.loads(header["meta"]), "prompt_ids": prompt_ids, "arrays": arrays}
+
+
+def _digest(arrays: Mapping[str, np.ndarray], meta: str) -> str:
+    digest = hashlib.sha256(meta.encode())
+    for name in sorted(arrays):
+        array = np.ascontiguousarray(arrays[name])
+        digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
+        digest.update(array.view(np.uint8).data if array.size else b"")
+    return digest.hexdigest()

@@ -1,0 +1,94 @@
+"""Lines of JSON: how a run's rows are written and read back. Standard library only, for every room.
+
+JSON has no NaN and no infinity. Such a number is written as null, and the row's `nonfinite` lists the keys
+that held one, so that a reader sees the difference between "not measured" and "not a number".
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pivot.errors import UserError
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a file: its bytes with the line's end, and the row they hold."""
+
+    raw: bytes
+    row: dict[str, Any]
+
+
+def encode_row(row: Mapping[str, Any]) -> bytes:
+    """`row` as one line of strict JSON.
+
+    Example:
+        encode_row({"step": 3, "loss/total": nan})
+        b'{"step": 3, "loss/total": null, "nonfinite": ["loss/total"]}\\n'
+    """
+    finite = {key: _finite(value) for key, value in row.items()}
+    nonfinite = [key for key, value in row.items() if not _is_finite(value)]
+    if nonfinite:
+        finite["nonfinite"] = nonfinite
+    return (json.dumps(finite, ensure_ascii=False, allow_nan=False) + "\n").encode(
+        "utf-8", "backslashreplace"
+    )
+
+
+def read_lines(path: Path) -> Iterator[Line]:
+    """The rows of a file of JSON lines, in order; a file that is missing has none.
+
+    A last line that a crash left unfinished is passed over. A broken line elsewhere is damage: a UserError.
+    """
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        broken: int | None = None
+        for number, raw in enumerate(file, start=1):
+            if broken is not None:
+                raise UserError(
+                    f"{path} is damaged: line {broken} is not a JSON object; restore it or remove the line."
+                )
+            row = _decode(raw)
+            if row is None:
+                broken = number
+            else:
+                yield Line(raw if raw.endswith(b"\n") else raw + b"\n", row)
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """All rows of a file of JSON lines such as `metrics.jsonl`; an unfinished last line is passed over."""
+    return [line.row for line in read_lines(path)]
+
+
+def _decode(raw: bytes) -> dict[str, Any] | None:
+    try:
+        row = json.loads(raw)
+    except ValueError:
+        return None
+    return row if isinstance(row, dict) else None
+
+
+def _is_finite(value: Any) -> bool:
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if isinstance(value, Mapping):
+        return all(_is_finite(part) for part in value.values())
+    if isinstance(value, list | tuple):
+        return all(_is_finite(part) for part in value)
+    return True
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _finite(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(part) for part in value]
+    return value

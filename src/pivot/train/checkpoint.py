@@ -1,0 +1,184 @@
+"""Checkpoints that are whole or not there, checked by their bytes, and never deleted before their successor.
+
+`checkpoints/step-N/` appears by one rename, after every byte of it is on the disk. Its `checksums.json` names
+each file with size and sha256. Names that start with a dot are unfinished or being deleted; `step-N.aside` is
+a checkpoint that a resumed run has left behind.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from safetensors import SafetensorError
+
+from pivot.durable import disk_errors, sha256, sync_folder, sync_tree, write_json
+from pivot.errors import UserError
+
+MANIFEST = "checksums.json"
+_STEP = re.compile(r"step-(\d+)")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint's folder, as its name and its manifest describe it."""
+
+    path: Path
+    step: int
+    score: float | None
+    """By which the best is kept, e.g. held-out accuracy; None where it was not measured."""
+
+
+class CheckpointStore:
+    """The checkpoints of one run: the last `keep_last` and the one with the best score.
+
+    Reading needs no lock. `save`, `clean_leftovers` and `set_aside_after` belong to the process that holds
+    the run folder's lock.
+    """
+
+    def __init__(self, run_folder: Path, keep_last: int = 2) -> None:
+        if keep_last < 1:
+            raise ValueError(f"keep_last must be at least 1, got {keep_last}")
+        self.folder = run_folder / "checkpoints"
+        self.keep_last = keep_last
+
+    def save(self, step: int, write: Callable[[Path], None], *, score: float | None = None) -> Checkpoint:
+        """Let `write` fill a new folder, make it `step-N`, and only then delete what is no longer needed.
+
+        When the disk refuses, or `write` raises, the checkpoints are as they were before.
+        """
+        target = self.folder / f"step-{step}"
+        temporary = self.folder / f".tmp-step-{step}-{os.getpid()}"
+        score = score if score is not None and math.isfinite(score) else None
+        try:
+            with disk_errors(target):
+                shutil.rmtree(temporary, ignore_errors=True)
+                temporary.mkdir(parents=True)
+                write(temporary)
+                _write_manifest(temporary, step, score)
+                sync_tree(temporary)
+                if target.exists():
+                    _set_aside(target)
+                temporary.rename(target)
+                sync_folder(self.folder)
+        except SafetensorError as refusal:
+            # safetensors reports a full disk by an exception of its own.
+            raise UserError(f"cannot write {target}: {refusal}; free some space and go on.") from refusal
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+        self._prune()
+        return Checkpoint(target, step, score)
+
+    def finished(self) -> list[Checkpoint]:
+        """All complete checkpoints, newest first, by name and manifest; their bytes are not checked."""
+        if not self.folder.is_dir():
+            return []
+        found = [
+            (int(match[1]), path) for path in self.folder.iterdir() if (match := _STEP.fullmatch(path.name))
+        ]
+        return [Checkpoint(path, step, _score(path)) for step, path in sorted(found, reverse=True)]
+
+    def latest_good(
+        self, *, verify: bool = True, report: Callable[[str], None] = lambda sentence: None
+    ) -> Checkpoint | None:
+        """The newest checkpoint whose checksums hold; None if there is none.
+
+        Args:
+            verify: False looks at names and sizes only.
+            report: called with one sentence for every damaged checkpoint that is passed over.
+        """
+        for checkpoint in self.finished():
+            damage = find_damage(checkpoint.path, verify=verify)
+            if damage is None:
+                return checkpoint
+            report(f"checkpoint {checkpoint.path.name} is damaged ({damage})")
+        return None
+
+    def set_aside_after(self, step: int) -> list[Path]:
+        """Rename the checkpoints newer than `step`, good or damaged, from which a resumed run does not go on.
+
+        They stay on the disk as `step-N.aside`, out of the way of the new ones.
+        """
+        newer = [checkpoint.path for checkpoint in self.finished() if checkpoint.step > step]
+        with disk_errors(self.folder):
+            return [_set_aside(path) for path in newer]
+
+    def clean_leftovers(self) -> None:
+        """Remove what a crash left unfinished: half-written checkpoints and half-deleted ones."""
+        for pattern in (".tmp-step-*", ".old-step-*"):
+            for path in self.folder.glob(pattern):
+                shutil.rmtree(path, ignore_errors=True)
+
+    def _prune(self) -> None:
+        checkpoints = self.finished()
+        scored = [checkpoint for checkpoint in checkpoints if checkpoint.score is not None]
+        best = max(scored, key=lambda checkpoint: (checkpoint.score, checkpoint.step), default=None)
+        for checkpoint in checkpoints[self.keep_last :]:
+            if checkpoint != best:
+                # Renamed first: a deletion cut short must not look like a damaged checkpoint.
+                doomed = self.folder / f".old-{checkpoint.path.name}"
+                with disk_errors(checkpoint.path):
+                    shutil.rmtree(doomed, ignore_errors=True)
+                    checkpoint.path.rename(doomed)
+                shutil.rmtree(doomed, ignore_errors=True)
+
+
+def find_damage(checkpoint: Path, *, verify: bool = True) -> str | None:
+    """What is wrong with a checkpoint, e.g. `model/model.safetensors: checksum differs`; None if nothing."""
+    try:
+        files = json.loads((checkpoint / MANIFEST).read_bytes())["files"]
+        expected = {
+            _inside(checkpoint, name): (entry["size"], entry["sha256"]) for name, entry in files.items()
+        }
+    except FileNotFoundError:
+        return f"{MANIFEST}: missing"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return f"{MANIFEST}: unreadable"
+    for path, (size, digest) in expected.items():
+        name = path.relative_to(checkpoint)
+        if not path.is_file():
+            return f"{name}: missing"
+        if path.stat().st_size != size:
+            return f"{name}: {path.stat().st_size} bytes instead of {size}"
+        if verify and sha256(path) != digest:
+            return f"{name}: checksum differs"
+    return None
+
+
+def _write_manifest(folder: Path, step: int, score: float | None) -> None:
+    files = {
+        path.relative_to(folder).as_posix(): {"size": path.stat().st_size, "sha256": sha256(path)}
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+    write_json(folder / MANIFEST, {"version": 1, "step": step, "score": score, "files": files})
+
+
+def _score(checkpoint: Path) -> float | None:
+    """From the manifest; a damaged one has no score, so that it is never kept as the best."""
+    try:
+        score = json.loads((checkpoint / MANIFEST).read_bytes())["score"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return float(score) if isinstance(score, int | float) else None
+
+
+def _inside(folder: Path, name: str) -> Path:
+    """A manifest is a file like any other: its names must not lead out of the checkpoint."""
+    if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+        raise ValueError(f"{name!r} leads out of {folder}")
+    return folder / name
+
+
+def _set_aside(path: Path) -> Path:
+    number, aside = 1, path.with_name(f"{path.name}.aside")
+    while aside.exists():
+        number += 1
+        aside = path.with_name(f"{path.name}.aside-{number}")
+    return path.rename(aside)

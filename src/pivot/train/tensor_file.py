@@ -1,0 +1,102 @@
+"""Nested states (an optimizer's, a generator's) in one safetensors file, exactly and without pickle.
+
+The tensors are the file's tensors; the shape of the nest, with everything that is not a tensor, is JSON in
+its header. Every container is tagged: JSON alone would turn a tuple into a list and the key 0 into "0".
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from pivot.durable import replacing
+from pivot.errors import UserError
+
+_HEADER = "pivot-state"
+
+
+def save_tensors(path: Path, state: Any) -> None:
+    """Write a nest of dicts, lists, tuples, tensors, numbers, strings, booleans and None.
+
+    A tensor that occurs twice is stored once and comes back as one. Tensors come back contiguous, on the CPU,
+    without gradient; a dictionary's keys are strings or integers. Anything else is a TypeError saying where.
+    """
+    tensors: dict[str, torch.Tensor] = {}
+    tree = _encode(state, (), tensors, {})
+    with replacing(path) as temporary:
+        save_file(tensors, temporary, metadata={_HEADER: json.dumps(tree, allow_nan=False)})
+
+
+def load_tensors(path: Path) -> Any:
+    """What `save_tensors` wrote; a missing or damaged file is a UserError that names it."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            header = file.metadata() or {}
+            # Copies, since the file's own memory map would tie the run to a checkpoint that will be deleted.
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as damage:
+        raise UserError(f"{path} cannot be read: {damage}.") from damage
+    if _HEADER not in header:
+        raise UserError(f"{path} is not a file of saved states: its header lacks {_HEADER!r}.")
+    return _decode(json.loads(header[_HEADER]), tensors)
+
+
+def _encode(value: Any, place: tuple, tensors: dict[str, torch.Tensor], known: dict[tuple, str]) -> Any:
+    """The JSON of `value`; its tensors are added to `tensors`; `known` finds those of the same memory."""
+    if isinstance(value, torch.Tensor):
+        return {"tensor": _add(value, place, tensors, known)}
+    if isinstance(value, dict):
+        for key in value:
+            if type(key) not in (str, int):
+                raise TypeError(
+                    f"cannot save the key {key!r} at {_name(place)}: keys are strings or integers"
+                )
+        return {"dict": [[key, _encode(part, (*place, key), tensors, known)] for key, part in value.items()]}
+    if type(value) in (list, tuple):
+        parts = [_encode(part, (*place, index), tensors, known) for index, part in enumerate(value)]
+        return {type(value).__name__: parts}
+    if type(value) is float and not math.isfinite(value):
+        return {"float": repr(value)}
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    raise TypeError(f"cannot save a {type(value).__name__} at {_name(place)}")
+
+
+def _add(
+    tensor: torch.Tensor, place: tuple, tensors: dict[str, torch.Tensor], known: dict[tuple, str]
+) -> str:
+    memory = (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
+    if tensor.numel() > 0 and memory in known:
+        return known[memory]
+    name = _name(place)
+    if name in tensors:
+        name = f"{name}#{len(tensors)}"
+    copy = tensor.detach().to("cpu").contiguous()
+    # Overlapping views are refused by safetensors: each gets memory of its own.
+    tensors[name] = copy.clone() if copy.data_ptr() == tensor.data_ptr() else copy
+    known[memory] = name
+    return name
+
+
+def _name(place: tuple) -> str:
+    return "/".join(map(str, place)) or "value"
+
+
+def _decode(tree: Any, tensors: dict[str, torch.Tensor]) -> Any:
+    if not isinstance(tree, dict):
+        return tree
+    ((kind, content),) = tree.items()
+    if kind == "tensor":
+        return tensors[content]
+    if kind == "dict":
+        return {key: _decode(part, tensors) for key, part in content}
+    if kind == "float":
+        return float(content)
+    parts = [_decode(part, tensors) for part in content]
+    return tuple(parts) if kind == "tuple" else parts

@@ -1,0 +1,18 @@
+"""`pivot report RUN...`: one page and its figures for each run."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a run's folder, finished or not")
+
+
+def run(args: argparse.Namespace) -> int:
+    from pivot.report import write_report
+
+    for folder in args.runs:
+        print(write_report(folder))
+    return 0

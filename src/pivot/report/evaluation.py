@@ -1,0 +1,50 @@
+"""The evaluations of a run as a table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pivot.report.panels import evaluation_label, interval
+from pivot.report.run import Run, is_number
+from pivot.report.tables import Column, Row, Table, Value
+
+
+def evaluation_table(run: Run) -> Table:
+    """One row an evaluation: accuracy with its interval, pass@k at the largest k, form, length, sizes."""
+    columns = (
+        Column("Accuracy, %", best=None),
+        Column("Interval", best=None),
+        Column("pass@k, %", best=None),
+        Column("In form, %", best=None),
+        Column("Length", best=None, form=".1f"),
+        Column("Prompts", best=None, form=".0f"),
+        Column("Samples", best=None, form=".0f"),
+    )
+    rows, names = [], set()
+    for evaluation in run.evaluations:
+        name = str(evaluation.get("name", "evaluation"))
+        label = f"{name}, {evaluation_label(evaluation)}"
+        rows.append(Row(label, _values(evaluation), rule_above=bool(names) and name not in names))
+        names.add(name)
+    return Table("evaluations", "Accuracy is the mean over samples of each prompt", "Evaluation", columns, tuple(rows))
+
+
+def _values(evaluation: dict[str, Any]) -> tuple[Value, ...]:
+    low, high = interval(evaluation)
+    pass_at_k = evaluation.get("pass_at_k")
+    counted = pass_at_k if isinstance(pass_at_k, dict) else {}
+    most = max((int(k) for k, v in counted.items() if k.isdigit() and is_number(v)), default=None)
+    return (
+        100 * float(evaluation["accuracy"]),
+        None if low is None or high is None else f"{100 * low:.2f} to {100 * high:.2f}",
+        None if most is None else f"{100 * counted[str(most)]:.2f} (k = {most})",
+        _number(evaluation, "format", 100),
+        _number(evaluation, "length"),
+        _number(evaluation, "prompts"),
+        _number(evaluation, "samples"),
+    )
+
+
+def _number(evaluation: dict[str, Any], key: str, factor: int = 1) -> float | None:
+    value = evaluation.get(key)
+    return factor * float(value) if is_number(value) else None

@@ -1,0 +1,161 @@
+"""Tables for a page, a README, a paper and a spreadsheet: the best of a column bold, the second underlined.
+
+Example:
+    table = Table("main", "Accuracy, %", "Method", (Column("Geo3K"), Column("Avg.")), (Row("DAPO", (41.6, 46.1)),))
+    print(to_markdown(table))
+"""
+
+from __future__ import annotations
+
+import csv
+import html
+import io
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+Value = float | int | str | None
+LATEX_ESCAPES = str.maketrans(
+    {c: f"\\{c}" for c in "&%$#_{}"}
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    | {"±": r"$\pm$", "−": "$-$", "–": "--", "β": r"$\beta$", "λ": r"$\lambda$", "Δ": r"$\Delta$"}
+)
+
+
+@dataclass(frozen=True)
+class Column:
+    name: str
+    best: Literal["high", "low"] | None = "high"
+    """Which end wins; None: no winner in this column."""
+    form: str = ".2f"
+    """The format of its numbers."""
+
+
+@dataclass(frozen=True)
+class Row:
+    label: str
+    values: tuple[Value, ...]
+    """One a column; None is a gap."""
+    spreads: tuple[float | None, ...] = ()
+    """Standard deviations over seeds, where there are several; one a column."""
+    ranked: bool = True
+    """Takes part in best and second; the base model's row does not."""
+    rule_above: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    name: str
+    """Of its files."""
+    caption: str
+    stub: str
+    """Heading of the row labels."""
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+
+
+def to_markdown(table: Table) -> str:
+    """GitHub's Markdown; second best in `<u>`."""
+    lines = [[table.stub, *(column.name for column in table.columns)]]
+    lines = [[_markdown(cell) for cell in line] for line in lines]
+    lines.append([":--", *("--:" for _ in table.columns)])
+    marks = {1: "**{}**", 2: "<u>{}</u>"}
+    for label, cells in _marked(table):
+        lines.append([_markdown(label), *(marks.get(place, "{}").format(_markdown(text)) for text, place in cells)])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + f"\n\n{_markdown(table.caption)}\n"
+
+
+def to_latex(table: Table) -> str:
+    """A floating table with booktabs rules."""
+    marks = {1: r"\textbf{{{}}}", 2: r"\underline{{{}}}"}
+    head = " & ".join(rf"\textbf{{{_latex(name)}}}" for name in (table.stub, *(c.name for c in table.columns)))
+    body = []
+    for row, (label, cells) in zip(table.rows, _marked(table), strict=True):
+        line = [_latex(label), *(marks.get(place, "{}").format(_latex(text)) for text, place in cells)]
+        body += [r"\midrule"] * row.rule_above + [" & ".join(line) + r" \\"]
+    opening = [r"\begin{table}[t]", r"\centering", rf"\begin{{tabular}}{{l{'r' * len(table.columns)}}}", r"\toprule"]
+    closing = [r"\bottomrule", r"\end{tabular}", rf"\caption{{{_latex(table.caption)}}}"]
+    closing += [rf"\label{{tab:{table.name}}}", r"\end{table}"]
+    return "\n".join([*opening, head + r" \\", r"\midrule", *body, *closing]) + "\n"
+
+
+def to_csv(table: Table) -> str:
+    """Full numbers, for a spreadsheet: no marks, spreads in columns of their own where there are any."""
+    spread_at = [i for i in range(len(table.columns)) if any(_spread(row, i) is not None for row in table.rows)]
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    names = [column.name for column in table.columns]
+    writer.writerow([table.stub, *names, *(f"{names[i]} std" for i in spread_at)])
+    for row in table.rows:
+        writer.writerow([row.label, *row.values, *(_spread(row, i) for i in spread_at)])
+    return text.getvalue()
+
+
+def to_html(table: Table) -> str:
+    marks = {1: "<b>{}</b>", 2: "<u>{}</u>"}
+    head = "".join(f'<th scope="col">{html.escape(n)}</th>' for n in (table.stub, *(c.name for c in table.columns)))
+    body = []
+    for row, (label, cells) in zip(table.rows, _marked(table), strict=True):
+        line = "".join(f"<td>{marks.get(place, '{}').format(html.escape(text))}</td>" for text, place in cells)
+        style = ' class="rule"' if row.rule_above else ""
+        body.append(f'<tr{style}><th scope="row">{html.escape(label)}</th>{line}</tr>')
+    caption = f"<caption>{html.escape(table.caption)}</caption>"
+    inside = f"{caption}<thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody>"
+    return f'<div class="table-wrap"><table class="data" id="table-{html.escape(table.name)}">{inside}</table></div>'
+
+
+def write_tables(tables: list[Table], folder: Path) -> None:
+    """`NAME.md`, `NAME.tex` and `NAME.csv` of every table."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for table in tables:
+        for ending, write in (("md", to_markdown), ("tex", to_latex), ("csv", to_csv)):
+            (folder / f"{table.name}.{ending}").write_text(write(table), encoding="utf-8")
+
+
+def _marked(table: Table) -> list[tuple[str, list[tuple[str, int]]]]:
+    """(label, [(text, place)]) of every row; place 1 is best, 2 second, 0 neither."""
+    places = [_places(table, i) for i in range(len(table.columns))]
+    return [
+        (row.label, [(_text(table, row, i), places[i][r]) for i in range(len(table.columns))])
+        for r, row in enumerate(table.rows)
+    ]
+
+
+def _places(table: Table, index: int) -> list[int]:
+    """Ranks go by the numbers as printed, so that equal ones share a place; a lone number wins nothing."""
+    column = table.columns[index]
+    printed = [
+        float(format(row.values[index], column.form)) if row.ranked and _is_ranked(row.values[index]) else None
+        for row in table.rows
+    ]
+    distinct = sorted({n for n in printed if n is not None}, reverse=column.best == "high")
+    if column.best is None or sum(n is not None for n in printed) < 2:
+        return [0] * len(printed)
+    return [1 + distinct.index(n) if n in distinct[:2] else 0 for n in printed]
+
+
+def _is_ranked(value: Value) -> bool:
+    return isinstance(value, int | float)
+
+
+def _text(table: Table, row: Row, index: int) -> str:
+    value, form = row.values[index], table.columns[index].form
+    if value is None:
+        return "–"
+    if isinstance(value, str):
+        return value
+    spread = _spread(row, index)
+    beside = "" if spread is None else f" ± {format(spread, form.lstrip('+'))}"
+    return format(value, form).replace("-", "−") + beside
+
+
+def _spread(row: Row, index: int) -> float | None:
+    return row.spreads[index] if row.spreads else None
+
+
+def _markdown(text: str) -> str:
+    return html.escape(text, quote=False).replace("|", r"\|").replace("\n", " ")
+
+
+def _latex(text: str) -> str:
+    return text.translate(LATEX_ESCAPES)

@@ -1,0 +1,81 @@
+"""Advantages: within a group (Eq. 2), modulated by visual utility (Eq. 14) and protected (Eq. 15)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from pivot.method.numerics import at_least_float32, on_valid
+from pivot.method.shapes import check_floating, check_mask, check_range
+
+
+@torch.no_grad()
+def group_advantage(rewards_PG: Tensor, *, epsilon: float = 1e-6) -> Tensor:
+    """A_i = (R_i - mean R) / (std R + epsilon) within each prompt's group (Eq. 2).
+
+    The standard deviation is the unbiased one (G - 1). A group of equal rewards, and so a group of one, gets
+    exactly 0. The same function normalises the format reward on its own, as GDPO does. No gradient.
+
+    Args:
+        rewards_PG: [P, G].
+        epsilon: added to the standard deviation.
+
+    Returns:
+        [P, G].
+    """
+    check_floating("rewards_PG", rewards_PG, ("P", "G"))
+    rewards_PG = at_least_float32(rewards_PG)
+    if rewards_PG.numel() == 0 or rewards_PG.shape[1] == 1:
+        return torch.zeros_like(rewards_PG)
+    centred_PG = rewards_PG - rewards_PG.mean(dim=1, keepdim=True)
+    is_equal_P1 = rewards_PG.amax(dim=1, keepdim=True) == rewards_PG.amin(dim=1, keepdim=True)
+    advantage_PG = centred_PG / (rewards_PG.std(dim=1, keepdim=True) + epsilon)
+    return advantage_PG.masked_fill(is_equal_P1, 0.0)
+
+
+@torch.no_grad()
+def add_visual_advantage(advantage_B: Tensor, utility_BT: Tensor, mask_BT: Tensor, *, beta: float) -> Tensor:
+    """A'_t = A + beta * |A| * U_t (Eq. 14), [B, T]; 0 where masked. No gradient."""
+    check_floating("utility_BT", utility_BT, ("B", "T"))
+    check_floating("advantage_B", advantage_B, utility_BT.shape[:1])
+    check_mask("mask_BT", mask_BT, utility_BT.shape)
+    check_range("beta", beta, 0.0, float("inf"))
+    valid_BT = mask_BT.bool()
+    advantage_B1 = at_least_float32(advantage_B)[:, None]
+    return on_valid(advantage_B1 + beta * advantage_B1.abs() * on_valid(utility_BT, valid_BT), valid_BT)
+
+
+@torch.no_grad()
+def protect_sign(advantage_BT: Tensor, correct_B: Tensor) -> Tensor:
+    """max(A', 0) for correct responses, min(A', 0) for wrong ones (Eq. 15), [B, T]. No gradient.
+
+    Args:
+        advantage_BT: [B, T], the modulated advantage A'.
+        correct_B: [B], bool or float: the accuracy reward R.
+    """
+    check_floating("advantage_BT", advantage_BT, ("B", "T"))
+    check_mask("correct_B", correct_B, advantage_BT.shape[:1])
+    return torch.where(is_correct(correct_B)[:, None], advantage_BT.clamp(min=0), advantage_BT.clamp(max=0))
+
+
+def modulate_advantage(
+    advantage_B: Tensor, utility_BT: Tensor, correct_B: Tensor, mask_BT: Tensor, *, beta: float
+) -> Tensor:
+    """The final token advantage of the accuracy reward: Eq. 14, then Eq. 15.
+
+    Args:
+        advantage_B: [B], the group advantage A.
+        utility_BT: [B, T], U.
+        correct_B: [B], bool or float: the accuracy reward R.
+        mask_BT: [B, T].
+        beta: the scaling factor; 0 leaves A as it is.
+
+    Returns:
+        [B, T], 0 where masked; no gradient.
+    """
+    return protect_sign(add_visual_advantage(advantage_B, utility_BT, mask_BT, beta=beta), correct_B)
+
+
+def is_correct(correct_B: Tensor) -> Tensor:
+    """A reward above one half counts as correct, [B] bool."""
+    return correct_B if correct_B.dtype == torch.bool else correct_B > 0.5

@@ -1,0 +1,157 @@
+"""The calibration loss of self-calibrated experience replay (Eq. 8-9), its named forms, and CalibRL's guide.
+
+All forms are |A_i| f(-s_i Delta), token by token, over the same normaliser; they differ in the gap Delta and
+in the margin function f.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from pivot.method.advantage import is_correct
+from pivot.method.aggregation import at_least_one
+from pivot.method.numerics import LOGPROB_FLOOR, at_least_float32, on_valid, valid_logprobs
+from pivot.method.shapes import check_floating, check_mask
+
+Margin = Callable[[Tensor], Tensor]
+"""f, element by element."""
+
+
+def anchor_mean_gap(logprobs_BT: Tensor, anchor_logprob_B: Tensor, mask_BT: Tensor) -> Tensor:
+    """Delta_t = log pi(y_t) - sg[mean log pi(y_exp)]: its mean over t is the length-normalised gap."""
+    return _token_logprobs(logprobs_BT, mask_BT) - _anchor_B1(anchor_logprob_B, logprobs_BT)
+
+
+def position_gap(logprobs_BT: Tensor, anchor_logprobs_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    """Delta_t = log pi(y_t) - sg[log pi(y_exp,t)], by token index; NaN past the anchor's end (CalibRL)."""
+    check_floating("anchor_logprobs_BT", anchor_logprobs_BT, logprobs_BT.shape)
+    anchor_BT = at_least_float32(anchor_logprobs_BT.detach()).clamp(min=LOGPROB_FLOOR)
+    return _token_logprobs(logprobs_BT, mask_BT) - anchor_BT
+
+
+def sequence_mean_gap(logprobs_BT: Tensor, anchor_logprob_B: Tensor, mask_BT: Tensor) -> Tensor:
+    """Delta_i = mean log pi(y) - sg[mean log pi(y_exp)], the same for each token of a response."""
+    length_B1 = mask_BT.bool().sum(dim=1, keepdim=True).clamp(min=1)
+    mean_B1 = _token_logprobs(logprobs_BT, mask_BT).sum(dim=1, keepdim=True) / length_B1
+    return (mean_B1 - _anchor_B1(anchor_logprob_B, logprobs_BT)).expand(logprobs_BT.shape)
+
+
+def sequence_sum_gap(logprobs_BT: Tensor, anchor_logprob_B: Tensor, mask_BT: Tensor) -> Tensor:
+    """Delta_i = log pi(y) - sg[log pi(y_exp)], Eq. 8 to the letter, from the anchor's *summed* log-probs."""
+    total_B1 = _token_logprobs(logprobs_BT, mask_BT).sum(dim=1, keepdim=True)
+    return (total_B1 - _anchor_B1(anchor_logprob_B, logprobs_BT)).expand(logprobs_BT.shape)
+
+
+GAPS: Mapping[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = MappingProxyType(
+    {
+        "anchor_mean": anchor_mean_gap,
+        "position": position_gap,
+        "seq_mean": sequence_mean_gap,
+        "seq_sum": sequence_sum_gap,
+    }
+)
+"""The forms of the gap Delta: (logprobs_BT, the anchor's, mask_BT) -> [B, T], NaN without an anchor."""
+
+
+def softplus_margin() -> Margin:
+    """f = softplus (Eq. 9)."""
+    return functional.softplus
+
+
+def leaky_margin(slope: float = 0.5) -> Margin:
+    """f = leaky ReLU (CalibRL)."""
+    return lambda values: functional.leaky_relu(values, negative_slope=slope)
+
+
+def calibration_terms(
+    gap_BT: Tensor, advantage_B: Tensor, correct_B: Tensor, mask_BT: Tensor, *, margin: Margin
+) -> Tensor:
+    """|A_i| f(-s_i Delta) with s = +1 for correct responses and -1 for wrong ones (Eq. 9).
+
+    Args:
+        gap_BT: [B, T], Delta; NaN where there is no anchor. Carries the gradient.
+        advantage_B: [B], the accuracy group advantage, before modulation and without format.
+        correct_B: [B], bool or float: the accuracy reward R.
+        mask_BT: [B, T].
+        margin: f.
+
+    Returns:
+        [B, T], 0 where masked and where there is no anchor, yet attached to the graph.
+    """
+    check_floating("advantage_B", advantage_B, gap_BT.shape[:1])
+    check_mask("correct_B", correct_B, gap_BT.shape[:1])
+    counted_BT = mask_BT.bool() & ~gap_BT.isnan()
+    sign_B1 = torch.where(is_correct(correct_B), 1.0, -1.0)[:, None].to(gap_BT.dtype)
+    weight_B1 = at_least_float32(advantage_B.detach()).abs()[:, None]
+    terms_BT = weight_B1 * margin(-sign_B1 * gap_BT.masked_fill(~counted_BT, 0.0))
+    return on_valid(terms_BT, counted_BT)
+
+
+def calibration_loss(
+    logprobs_BT: Tensor,
+    anchor_logprob_B: Tensor,
+    advantage_B: Tensor,
+    correct_B: Tensor,
+    mask_BT: Tensor,
+    *,
+    num_tokens: float | Tensor | None = None,
+) -> Tensor:
+    """L_exp = sum_t |A_i| softplus(-s_i Delta_t) / num_tokens, the `anchor_mean` form of Eq. 8-9.
+
+    Args:
+        logprobs_BT: [B, T], under the weights that are trained; carries the gradient.
+        anchor_logprob_B: [B], the anchor's mean token log-probability; NaN for rows without an anchor, which
+            contribute 0. No gradient.
+        advantage_B: [B], the accuracy group advantage, before modulation and without format.
+        correct_B: [B], bool or float: the accuracy reward R.
+        mask_BT: [B, T].
+        num_tokens: tokens of the global minibatch's anchored rows; by default those of this batch.
+    """
+    gap_BT = anchor_mean_gap(logprobs_BT, anchor_logprob_B, mask_BT)
+    terms_BT = calibration_terms(gap_BT, advantage_B, correct_B, mask_BT, margin=softplus_margin())
+    return terms_BT.sum() / at_least_one(num_tokens, count_anchored_tokens(anchor_logprob_B, mask_BT))
+
+
+def leaky_guide_loss(
+    logprobs_BT: Tensor,
+    anchor_logprobs_BT: Tensor,
+    advantage_B: Tensor,
+    correct_B: Tensor,
+    mask_BT: Tensor,
+    *,
+    slope: float = 0.5,
+    num_tokens: float | Tensor | None = None,
+) -> Tensor:
+    """CalibRL's guide: sum_t |A_i| leaky_relu(-s_i Delta_t) / num_tokens, Delta by token index.
+
+    Arguments as in `calibration_loss`, but `anchor_logprobs_BT` [B, T] holds the demonstration's own token
+    log-probabilities, NaN past its end; rows without one are all NaN.
+    """
+    gap_BT = position_gap(logprobs_BT, anchor_logprobs_BT, mask_BT)
+    terms_BT = calibration_terms(gap_BT, advantage_B, correct_B, mask_BT, margin=leaky_margin(slope))
+    return terms_BT.sum() / at_least_one(num_tokens, count_anchored_tokens(anchor_logprobs_BT, mask_BT))
+
+
+def count_anchored_tokens(anchor_logprobs: Tensor, mask_BT: Tensor) -> Tensor:
+    """Valid tokens of the rows that have an anchor: the calibration loss's normaliser.
+
+    `anchor_logprobs` is [B], or [B, T] in the `position` form; a row that is NaN throughout has no anchor.
+    """
+    has_anchor_B1 = (~anchor_logprobs.isnan()).reshape(len(mask_BT), -1).any(dim=1, keepdim=True)
+    return (mask_BT.bool() & has_anchor_B1).sum()
+
+
+def _token_logprobs(logprobs_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    check_floating("logprobs_BT", logprobs_BT, ("B", "T"))
+    check_mask("mask_BT", mask_BT, logprobs_BT.shape)
+    return valid_logprobs(logprobs_BT, mask_BT.bool())
+
+
+def _anchor_B1(anchor_logprob_B: Tensor, logprobs_BT: Tensor) -> Tensor:
+    check_floating("anchor_logprob_B", anchor_logprob_B, logprobs_BT.shape[:1])
+    return at_least_float32(anchor_logprob_B.detach())[:, None]

@@ -1,0 +1,39 @@
+"""What can be set, and how it is put together. `pivot.recipes` holds the starting points."""
+
+from pivot.config.describe import describe
+from pivot.config.loading import apply_settings, from_dict, load_file, overlay, to_dict
+from pivot.config.sections import (
+    BufferConfig,
+    CheckpointConfig,
+    Config,
+    CorruptionConfig,
+    DataConfig,
+    EvalConfig,
+    LogConfig,
+    ModelConfig,
+    RewardConfig,
+    RolloutConfig,
+    TrainConfig,
+)
+from pivot.config.validation import validate
+
+__all__ = [
+    "BufferConfig",
+    "CheckpointConfig",
+    "Config",
+    "CorruptionConfig",
+    "DataConfig",
+    "EvalConfig",
+    "LogConfig",
+    "ModelConfig",
+    "RewardConfig",
+    "RolloutConfig",
+    "TrainConfig",
+    "apply_settings",
+    "describe",
+    "from_dict",
+    "load_file",
+    "overlay",
+    "to_dict",
+    "validate",
+]

@@ -1,0 +1,93 @@
+"""One value, as a file or a command line gives it, turned into what its field's type asks for."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal, get_args, get_origin
+
+import yaml
+
+from pivot.config.schema import describe_type, is_optional, without_none
+from pivot.errors import UserError
+
+NULLS = ("null", "none", "None", "~")
+"""How `--set` spells None."""
+
+
+def coerce(value: Any, hint: Any, path: str) -> Any:
+    """`value` as an instance of `hint`; a UserError that names `path` where it is none.
+
+    Numbers may be written as text ("1e-6" is text to YAML 1.1), whole numbers as 3.0, tuples as lists.
+    """
+    if value is None and is_optional(hint):
+        return None
+    plain = without_none(hint)
+    if get_origin(plain) is tuple:
+        if not isinstance(value, list | tuple):
+            raise _mismatch(value, hint, path)
+        item = get_args(plain)[0]
+        return tuple(coerce(member, item, f"{path}[{i}]") for i, member in enumerate(value))
+    result = _choice(value, plain) if get_origin(plain) is Literal else _SCALARS[plain](value)
+    if result is None:
+        raise _mismatch(value, hint, path)
+    return result
+
+
+def parse(text: str, hint: Any, path: str) -> Any:
+    """The right-hand side of `--set path=text`. Text fields take it as it stands, without YAML's guesses."""
+    if is_optional(hint) and text in NULLS:
+        return None
+    plain = without_none(hint)
+    if plain is str or get_origin(plain) is Literal:
+        return coerce(text, hint, path)
+    if get_origin(plain) is tuple and not text.lstrip().startswith("["):
+        items = [item.strip() for item in text.split(",") if item.strip()]
+        return tuple(parse(item, get_args(plain)[0], path) for item in items)
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise _mismatch(text, hint, path) from error
+    return coerce(value, hint, path)
+
+
+def _mismatch(value: Any, hint: Any, path: str) -> UserError:
+    return UserError(f"{path} is {value!r}, but must be {describe_type(hint)}.")
+
+
+def _choice(value: Any, hint: Any) -> Any:
+    """The choice that equals `value` or is spelt like it; None: there is none."""
+    for choice in get_args(hint):
+        if type(value) is type(choice) and value == choice:
+            return choice
+    return next((c for c in get_args(hint) if isinstance(value, str) and str(c) == value), None)
+
+
+def _bool(value: Any) -> bool | None:
+    return value if isinstance(value, bool) else None
+
+
+def _int(value: Any) -> int | None:
+    if isinstance(value, bool):
+        return None
+    number = _float(value)
+    if number is None or not number.is_integer():
+        return None
+    # Text and floats go through float; a plain int must not, it may be larger than a float can hold exactly.
+    return value if isinstance(value, int) else int(number)
+
+
+def _float(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _str(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+_SCALARS = {bool: _bool, int: _int, float: _float, str: _str}

@@ -1,0 +1,56 @@
+"""Every setting with its value, type and doc: as text for the terminal, as Markdown for docs/configuration.md."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from typing import Any
+
+from pivot.config.schema import FieldInfo, all_fields, section_doc, sections, short_type
+from pivot.config.sections import Config
+
+WIDTH = 110
+
+
+def describe(config: Config | None = None) -> str:
+    """A readable listing, section by section: `train.lr = 1e-06 (float)` and its doc below."""
+    config = config or Config()
+    lines: list[str] = []
+    for name, value in sections(config):
+        lines += ["", f"{name}: {section_doc(type(value))}"]
+        for info in all_fields(value, f"{name}."):
+            lines += describe_field(info)
+    return "\n".join(lines[1:])
+
+
+def describe_field(info: FieldInfo) -> list[str]:
+    """The lines of one field, indented below its section."""
+    head = f"  {info.path} = {spell(info.value)}  ({short_type(info.hint)})"
+    return [head, *textwrap.wrap(info.doc, WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6)]
+
+
+def reference(config: Config | None = None) -> str:
+    """The same as Markdown tables with the defaults."""
+    config = config or Config()
+    parts: list[str] = []
+    for name, value in sections(config):
+        rows = [_row(info) for info in all_fields(value, f"{name}.")]
+        table = ["| setting | default | type | what it is |", "|---|---|---|---|", *rows]
+        parts.append("\n".join([f"## `{name}`", section_doc(type(value)), "", *table]))
+    return "\n\n".join(parts) + "\n"
+
+
+def _row(info: FieldInfo) -> str:
+    cells = [f"`{info.path}`", f"`{spell(info.value)}`", short_type(info.hint), info.doc]
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def spell(value: Any) -> str:
+    """A value as `--set` takes it."""
+    if value is None:
+        return "null"
+    if isinstance(value, tuple):
+        return "[" + ", ".join(spell(item) for item in value) + "]"
+    if isinstance(value, bool):
+        return json.dumps(value)
+    return str(value)

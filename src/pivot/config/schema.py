@@ -1,0 +1,117 @@
+"""The fields of a configuration: dotted path, type, default and the docstring that stands under each.
+
+Everything here follows from the dataclasses of `sections`; a new field needs no line in this room.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+
+@dataclass(frozen=True)
+class FieldInfo:
+    """One thing that can be set.
+
+    Example:
+        FieldInfo(path="train.lr", hint=float, value=1e-06, doc="AdamW's learning rate (Section 5.1).")
+    """
+
+    path: str
+    hint: Any
+    value: Any
+    doc: str
+
+
+@cache
+def hints(section: type) -> dict[str, Any]:
+    """Field -> its resolved type, in the order of the class."""
+    resolved = get_type_hints(section)
+    return {field.name: resolved[field.name] for field in fields(section)}
+
+
+@cache
+def field_docs(section: type) -> dict[str, str]:
+    """Field -> the docstring under it, on one line; "" where there is none."""
+    body = ast.parse(textwrap.dedent(inspect.getsource(section))).body[0]
+    assert isinstance(body, ast.ClassDef)
+    docs = dict.fromkeys(hints(section), "")
+    for statement, following in zip(body.body, body.body[1:], strict=False):
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+            docs[statement.target.id] = _string(following)
+    return docs
+
+
+def _string(statement: ast.stmt) -> str:
+    """The text of a bare string statement, else ""."""
+    match statement:
+        case ast.Expr(value=ast.Constant(value=str(text))):
+            return " ".join(text.split())
+        case _:
+            return ""
+
+
+def section_doc(section: type) -> str:
+    """First line of the section's own docstring."""
+    return (inspect.getdoc(section) or "").split("\n", 1)[0]
+
+
+def sections(config: Any) -> Iterator[tuple[str, Any]]:
+    """Name and value of every section, in order; fields that are no section are left out."""
+    for name in hints(type(config)):
+        value = getattr(config, name)
+        if is_dataclass(value):
+            yield name, value
+
+
+def all_fields(config: Any, prefix: str = "") -> Iterator[FieldInfo]:
+    """Every leaf below `config` with its present value, depth first."""
+    docs = field_docs(type(config))
+    for name, hint in hints(type(config)).items():
+        value = getattr(config, name)
+        if is_dataclass(hint):
+            yield from all_fields(value, f"{prefix}{name}.")
+        else:
+            yield FieldInfo(prefix + name, hint, value, docs[name])
+
+
+def is_optional(hint: Any) -> bool:
+    """Whether None is a value of the type."""
+    return get_origin(hint) in (Union, UnionType) and NoneType in get_args(hint)
+
+
+def without_none(hint: Any) -> Any:
+    """X of `X | None`; any other type as it is."""
+    if not is_optional(hint):
+        return hint
+    remaining = [member for member in get_args(hint) if member is not NoneType]
+    assert len(remaining) == 1, f"a field of type {hint} is not supported"
+    return remaining[0]
+
+
+def describe_type(hint: Any) -> str:
+    """What may be given, in words: `a number or null`, `one of patch, grey, gaussian`."""
+    if is_optional(hint):
+        return f"{describe_type(without_none(hint))} or null"
+    if get_origin(hint) is Literal:
+        return "one of " + ", ".join(str(choice) for choice in get_args(hint))
+    if get_origin(hint) is tuple:
+        return f"a list, each item {describe_type(get_args(hint)[0])}"
+    return {bool: "true or false", int: "a whole number", float: "a number", str: "text"}[hint]
+
+
+def short_type(hint: Any) -> str:
+    """The type as one writes it: `int | None`, `patch | grey | gaussian`, `list of str`."""
+    if is_optional(hint):
+        return f"{short_type(without_none(hint))} | null"
+    if get_origin(hint) is Literal:
+        return " | ".join(str(choice) for choice in get_args(hint))
+    if get_origin(hint) is tuple:
+        return f"list of {short_type(get_args(hint)[0])}"
+    return hint.__name__

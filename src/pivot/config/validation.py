@@ -1,0 +1,134 @@
+"""What a configuration must fulfil beyond the types of its fields; each failure is one sentence.
+
+The method's own bounds are checked by `pivot.method.Method` itself.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+
+from pivot.config.schema import all_fields
+from pivot.config.sections import Config
+from pivot.errors import UserError
+from pivot.tasks.procedural import TASKS
+
+PROCEDURAL = "tiny"
+"""The data set whose tasks are drawn and solved by code."""
+
+AT_LEAST = {
+    "model.lora_rank": 0,
+    "model.min_pixels": 1,
+    "model.max_pixels": 1,
+    "data.size": 1,
+    "data.validation_size": 1,
+    "reward.workers": 1,
+    "rollout.responses": 2,
+    "rollout.top_k": 0,
+    "rollout.max_tokens": 1,
+    "rollout.max_prompt_tokens": 1,
+    "rollout.max_tries": 1,
+    "rollout.batch_tokens": 1,
+    "buffer.max_prompts": 1,
+    "corruption.sigma": 0,
+    "train.steps": 1,
+    "train.prompts_per_step": 1,
+    "train.minibatch_prompts": 1,
+    "train.lr_warmup_steps": 0,
+    "train.weight_decay": 0,
+    "train.seed": 0,
+    "train.micro_batch_tokens": 1,
+    "train.tree_row_tokens": 1,
+    "train.max_bad_updates": 1,
+    "train.threads": 1,
+    "eval.every": 0,
+    "eval.samples": 1,
+    "eval.final_prompts": 0,
+    "eval.final_samples": 1,
+    "checkpoint.every": 1,
+    "checkpoint.keep_last": 1,
+    "log.rollouts_per_step": 0,
+    "log.rollouts_every": 1,
+}
+ABOVE_ZERO = ("reward.timeout", "rollout.temperature", "rollout.top_p", "train.lr", "train.grad_clip")
+AT_MOST_ONE = ("corruption.probability", "rollout.top_p")
+BELOW_ONE = ("train.adam_beta1", "train.adam_beta2")
+NOT_NEGATIVE = ("corruption.probability", *BELOW_ONE)
+
+
+def validate(config: Config) -> None:
+    """Raise a UserError with the first thing that is wrong; return where nothing is."""
+    for sentence in problems(config):
+        raise UserError(sentence)
+
+
+def problems(config: Config) -> Iterator[str]:
+    """Everything that is wrong, one sentence each."""
+    yield from _ranges(config)
+    yield from _batches(config)
+    yield from _model(config)
+    yield from _data(config)
+    yield from _method(config)
+
+
+def _ranges(config: Config) -> Iterator[str]:
+    values = {info.path: info.value for info in all_fields(config)}
+    given = {path: value for path, value in values.items() if value is not None}
+    for path, low in AT_LEAST.items():
+        if path in given and given[path] < low:
+            reason = " (a group's advantage compares its responses)" if path == "rollout.responses" else ""
+            yield f"{path} is {given[path]}, but must be at least {low}{reason}."
+    for paths, is_right, words in (
+        (ABOVE_ZERO, lambda value: value > 0, "above 0"),
+        (NOT_NEGATIVE, lambda value: value >= 0, "at least 0"),
+        (AT_MOST_ONE, lambda value: value <= 1, "at most 1"),
+        (BELOW_ONE, lambda value: value < 1, "below 1"),
+    ):
+        for path in paths:
+            if not is_right(given[path]):
+                yield f"{path} is {given[path]}, but must be {words}."
+
+
+def _batches(config: Config) -> Iterator[str]:
+    train = config.train
+    if train.minibatch_prompts > train.prompts_per_step:
+        yield (
+            f"train.minibatch_prompts is {train.minibatch_prompts}, more than the {train.prompts_per_step} prompts "
+            "of a step (train.prompts_per_step)."
+        )
+    if config.eval.final_prompts and not config.eval.sets:
+        yield "eval.sets is empty, so there is no before/after table: name a set, or set eval.final_prompts=0."
+
+
+def _model(config: Config) -> Iterator[str]:
+    model = config.model
+    if model.attention == "flash_attention_2" and config.train.layout == "tree":
+        yield "train.layout=tree needs a mask that flash_attention_2 does not take: use model.attention=sdpa."
+    if model.attention == "flash_attention_2" and model.dtype == "float32":
+        yield "model.attention=flash_attention_2 needs model.dtype=bfloat16."
+    if model.min_pixels is not None and model.max_pixels is not None and model.min_pixels > model.max_pixels:
+        yield f"model.min_pixels is {model.min_pixels}, more than model.max_pixels {model.max_pixels}."
+
+
+def _data(config: Config) -> Iterator[str]:
+    data, function = config.data, config.reward.function
+    if data.tasks and data.train != PROCEDURAL:
+        yield f"data.tasks chooses among the procedural tasks of data.train={PROCEDURAL}, but data.train is {data.train}."
+    for task in data.tasks:
+        if task not in TASKS:
+            near = difflib.get_close_matches(task, TASKS, n=1, cutoff=0.0)[0]
+            yield f"data.tasks names {task!r}, which is no procedural task; the nearest is {near}."
+    if function is not None and not all(function.partition(":")[::2]):
+        yield f"reward.function is {function!r}, but must be written module:function."
+
+
+def _method(config: Config) -> Iterator[str]:
+    method, data = config.method, config.data
+    needs_experts = method.needs_anchors and method.anchor_source == "expert"
+    if needs_experts and data.experts is None and data.train != PROCEDURAL:
+        yield (
+            f"Method {method.name} learns from expert demonstrations: give data.experts, a file of JSON lines "
+            '{"id", "response"}.'
+        )
+    if method.anchor_use == "off_policy" and config.buffer.store_logprobs is False:
+        yield "method.anchor_use=off_policy divides by recorded log-probs: leave buffer.store_logprobs unset."

@@ -1,0 +1,63 @@
+"""Wall time by phase; knows nothing of how it is shown."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+
+class PhaseClock:
+    """Seconds spent in named phases since the last `restart`.
+
+    Phases may nest: time counts for the innermost one, so that the phases of a step never add up to more
+    than the step.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.perf_counter):
+        self._now = now
+        self._running: list[str] = []
+        self._since = self._started = now()
+        self.phases: dict[str, float] = {}
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Count what happens inside for `name`; entering a phase again adds to it."""
+        self._settle()
+        self._running.append(name)
+        try:
+            yield
+        finally:
+            self._settle()
+            self._running.pop()
+
+    @property
+    def running(self) -> str | None:
+        """The innermost phase now."""
+        return self._running[-1] if self._running else None
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the last restart, in or out of phases."""
+        return self._now() - self._started
+
+    def restart(self) -> None:
+        """Forget all times; a phase that is running goes on from here."""
+        self._since = self._started = self._now()
+        self.phases = {}
+
+    def metrics(self) -> dict[str, float]:
+        """`time/step`, `time/PHASE`, `time/other` in seconds and `time/share_PHASE` of the step."""
+        self._settle()
+        step = self.elapsed
+        named = {**self.phases, "other": max(0.0, step - sum(self.phases.values()))}
+        shares = {f"time/share_{name}": seconds / step if step else 0.0 for name, seconds in named.items()}
+        return {"time/step": step, **{f"time/{name}": seconds for name, seconds in named.items()}, **shares}
+
+    def _settle(self) -> None:
+        """Book the time since the last change on the phase that ran."""
+        now = self._now()
+        if self._running:
+            name = self._running[-1]
+            self.phases[name] = self.phases.get(name, 0.0) + now - self._since
+        self._since = now

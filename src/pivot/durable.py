@@ -10,6 +10,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -29,24 +30,35 @@ _ADVICE = {
 
 
 @contextmanager
-def disk_errors(path: Path) -> Iterator[None]:
-    """Turn what the system refuses while `path` is written into a user's one sentence."""
+def disk_errors(path: Path, *also: type[Exception]) -> Iterator[None]:
+    """Turn what the system refuses while `path` is written into a user's one sentence.
+
+    Args:
+        also: by which a library reports the system's refusal instead of OSError; safetensors has such a one.
+    """
     try:
         yield
-    except OSError as refusal:
-        advice = _ADVICE.get(refusal.errno or 0, "check the folder and go on")
-        reason = (refusal.strerror or str(refusal)).lower()
+    except (OSError, *also) as refusal:
+        number = refusal.errno if isinstance(refusal, OSError) else _error_number(str(refusal))
+        reason = os.strerror(number).lower() if number else str(refusal)
+        advice = _ADVICE.get(number or 0, "check the folder and go on")
         raise UserError(f"cannot write {path}: {reason}; {advice}.") from refusal
 
 
+def _error_number(message: str) -> int | None:
+    """Rust's libraries end their messages with it."""
+    match = re.search(r"\(os error (\d+)\)", message)
+    return int(match[1]) if match else None
+
+
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path, *also: type[Exception]) -> Iterator[Path]:
     """A temporary path beside `path`; what the block writes there becomes `path` at its end, all at once.
 
-    When the block raises, `path` is as it was and the temporary file is gone.
+    When the block raises, `path` is as it was and the temporary file is gone. `also` as for `disk_errors`.
     """
     temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
-    with disk_errors(path):
+    with disk_errors(path, *also):
         try:
             yield temporary
             sync_file(temporary)

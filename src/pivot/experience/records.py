@@ -43,12 +43,8 @@ def _as_token_ids(token_ids: object) -> np.ndarray:
     ids = np.asarray(token_ids)
     if ids.ndim != 1 or ids.size == 0:
         raise ValueError(f"token_ids must be one-dimensional and not empty, got shape {ids.shape}")
-    if ids.dtype == np.int32 and ids.flags.c_contiguous:
-        return ids
-    if not np.issubdtype(ids.dtype, np.integer) or ids.min() < 0 or ids.max() > np.iinfo(np.int32).max:
-        raise ValueError(
-            f"token_ids must be integers from 0 to 2**31 - 1, got {ids.dtype} in [{ids.min()}, {ids.max()}]"
-        )
+    if ids.dtype.kind not in "iu" or ids.min() < 0 or ids.max() > np.iinfo(np.int32).max:
+        raise ValueError(f"token_ids must be integers from 0 to 2**31 - 1, got {ids}")
     return np.ascontiguousarray(ids, dtype=np.int32)
 
 

@@ -27,7 +27,6 @@ VERSION = 1
 
 def save_state(state: Mapping[str, Any], folder: Path) -> None:
     """Write a buffer's `state_dict` below `folder`, replacing the one before all at once."""
-    folder.mkdir(parents=True, exist_ok=True)
     encoded = [prompt_id.encode("utf-8", "surrogatepass") for prompt_id in state["prompt_ids"]]
     arrays = {
         **state["arrays"],
@@ -40,7 +39,8 @@ def save_state(state: Mapping[str, Any], folder: Path) -> None:
         "meta": json.dumps(state["meta"]),
         "sha256": _digest(arrays, json.dumps(state["meta"])),
     }
-    with replacing(folder / FILE_NAME) as temporary:
+    with replacing(folder / FILE_NAME, SafetensorError) as temporary:
+        folder.mkdir(parents=True, exist_ok=True)
         save_file(arrays, temporary, metadata=header)
 
 

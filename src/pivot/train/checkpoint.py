@@ -19,7 +19,6 @@ from pathlib import Path, PurePosixPath
 from safetensors import SafetensorError
 
 from pivot.durable import disk_errors, sha256, sync_folder, sync_tree, write_json
-from pivot.errors import UserError
 
 MANIFEST = "checksums.json"
 _STEP = re.compile(r"step-(\d+)")
@@ -57,7 +56,7 @@ class CheckpointStore:
         temporary = self.folder / f".tmp-step-{step}-{os.getpid()}"
         score = score if score is not None and math.isfinite(score) else None
         try:
-            with disk_errors(target):
+            with disk_errors(target, SafetensorError):
                 shutil.rmtree(temporary, ignore_errors=True)
                 temporary.mkdir(parents=True)
                 write(temporary)
@@ -67,9 +66,6 @@ class CheckpointStore:
                     _set_aside(target)
                 temporary.rename(target)
                 sync_folder(self.folder)
-        except SafetensorError as refusal:
-            # safetensors reports a full disk by an exception of its own.
-            raise UserError(f"cannot write {target}: {refusal}; free some space and go on.") from refusal
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
         self._prune()

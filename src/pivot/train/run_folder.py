@@ -42,7 +42,7 @@ class RunFolder:
         self.metrics_path = path / "metrics.jsonl"
         self.rollouts_path = path / "rollouts.jsonl"
         self._sync = sync
-        self._lock: int | None = _acquire(path)
+        self._lock = _acquire(path)
 
     @classmethod
     def create(cls, path: Path, *, sync: bool = True) -> RunFolder:
@@ -104,10 +104,9 @@ class RunFolder:
 
     def close(self) -> None:
         """Let another trainer in."""
-        if self._lock is not None:
-            _held_locks.discard(self._lock)
+        if self._lock in _held_locks:
+            _held_locks.remove(self._lock)
             os.close(self._lock)
-            self._lock = None
 
     def __enter__(self) -> RunFolder:
         return self

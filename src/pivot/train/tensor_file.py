@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,10 @@ def save_tensors(path: Path, state: Any) -> None:
     A tensor that occurs twice is stored once and comes back as one. Tensors come back contiguous, on the CPU,
     without gradient; a dictionary's keys are strings or integers. Anything else is a TypeError saying where.
     """
-    tensors: dict[str, torch.Tensor] = {}
-    tree = _encode(state, (), tensors, {})
-    with replacing(path) as temporary:
-        save_file(tensors, temporary, metadata={_HEADER: json.dumps(tree, allow_nan=False)})
+    found = _Tensors()
+    tree = _encode(state, (), found)
+    with replacing(path, SafetensorError) as temporary:
+        save_file(found.by_name, temporary, metadata={_HEADER: json.dumps(tree, allow_nan=False)})
 
 
 def load_tensors(path: Path) -> Any:
@@ -47,41 +48,50 @@ def load_tensors(path: Path) -> Any:
     return _decode(json.loads(header[_HEADER]), tensors)
 
 
-def _encode(value: Any, place: tuple, tensors: dict[str, torch.Tensor], known: dict[tuple, str]) -> Any:
-    """The JSON of `value`; its tensors are added to `tensors`; `known` finds those of the same memory."""
+@dataclass
+class _Tensors:
+    """The tensors met so far."""
+
+    by_name: dict[str, torch.Tensor] = field(default_factory=dict)
+    names: dict[tuple, str] = field(default_factory=dict)
+    """By memory: the same bytes in the same shape are the same tensor."""
+    storages: set[int] = field(default_factory=set)
+
+    def add(self, tensor: torch.Tensor, place: tuple) -> str:
+        """Returns its name in the file."""
+        memory = (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
+        if tensor.numel() > 0 and memory in self.names:
+            return self.names[memory]
+        name = _name(place) if _name(place) not in self.by_name else f"{_name(place)}#{len(self.by_name)}"
+        tensor = tensor.detach().to("cpu").contiguous()
+        if tensor.untyped_storage().data_ptr() in self.storages:
+            # Another view of memory that is already there: safetensors wants each tensor to own its bytes.
+            tensor = tensor.clone()
+        self.storages.add(tensor.untyped_storage().data_ptr())
+        self.by_name[name] = tensor
+        self.names[memory] = name
+        return name
+
+
+def _encode(value: Any, place: tuple, found: _Tensors) -> Any:
+    """The JSON of `value`; its tensors go to `found`."""
     if isinstance(value, torch.Tensor):
-        return {"tensor": _add(value, place, tensors, known)}
+        return {"tensor": found.add(value, place)}
     if isinstance(value, dict):
         for key in value:
             if type(key) not in (str, int):
                 raise TypeError(
                     f"cannot save the key {key!r} at {_name(place)}: keys are strings or integers"
                 )
-        return {"dict": [[key, _encode(part, (*place, key), tensors, known)] for key, part in value.items()]}
+        return {"dict": [[key, _encode(part, (*place, key), found)] for key, part in value.items()]}
     if type(value) in (list, tuple):
-        parts = [_encode(part, (*place, index), tensors, known) for index, part in enumerate(value)]
+        parts = [_encode(part, (*place, index), found) for index, part in enumerate(value)]
         return {type(value).__name__: parts}
     if type(value) is float and not math.isfinite(value):
         return {"float": repr(value)}
     if value is None or type(value) in (bool, int, float, str):
         return value
     raise TypeError(f"cannot save a {type(value).__name__} at {_name(place)}")
-
-
-def _add(
-    tensor: torch.Tensor, place: tuple, tensors: dict[str, torch.Tensor], known: dict[tuple, str]
-) -> str:
-    memory = (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
-    if tensor.numel() > 0 and memory in known:
-        return known[memory]
-    name = _name(place)
-    if name in tensors:
-        name = f"{name}#{len(tensors)}"
-    copy = tensor.detach().to("cpu").contiguous()
-    # Overlapping views are refused by safetensors: each gets memory of its own.
-    tensors[name] = copy.clone() if copy.data_ptr() == tensor.data_ptr() else copy
-    known[memory] = name
-    return name
 
 
 def _name(place: tuple) -> str:

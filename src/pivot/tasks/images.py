@@ -14,7 +14,7 @@ import tempfile
 import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from PIL import Image, ImageOps
@@ -49,6 +49,7 @@ class ImageError(Exception):
     """An image that cannot be used; the message says why, the caller knows which row it belongs to."""
 
 
+@runtime_checkable
 class EncodedImage(ImageSource, Protocol):
     """An image source that has a file's bytes behind it."""
 

@@ -52,7 +52,7 @@ def _open(known: Format, spec: DataSpec) -> tuple[Rows, ImageFinder, str]:
     if local is not None:
         path = Path(local).expanduser()
         split = spec.split or split_of(path) or known.split
-        rows = open_rows(path, spec.split or (known.split if known.expected else None), spec.config)
+        rows = open_rows(path, spec.split or known.split, spec.config)
         return rows, ImageFinder(rows.root, absolute_paths=spec.absolute_paths), split
     hub_id = spec.name if "/" in spec.name else known.hub_id
     split, config = spec.split or known.split, spec.config or known.config
@@ -77,7 +77,7 @@ def _refuse_repeated(data: DataSet, repeated: list[str]) -> None:
     if repeated:
         named = ", ".join(repeated[:_NAMED_IN_ERRORS]) + ", ..." * (len(repeated) > _NAMED_IN_ERRORS)
         raise UserError(
-            f"{len(repeated)} rows of {data.name}/{data.split} repeat an id ({named}): make the ids unique, or "
+            f"{len(repeated)} rows of {data.name}/{data.split} repeat an id ({named}): make them unique, or "
             "let them be numbered with bad_rows=skip."
         )
 
@@ -92,7 +92,7 @@ def _count_warnings(known: Format, spec: DataSpec, data: DataSet) -> tuple[str, 
     if meant != expected:
         warnings.append(
             f"{data.name}/{data.split} has {meant:,} rows here, {expected:,} are expected: "
-            "its scores do not compare with published ones."
+            "results do not compare with published ones."
         )
     if broken:
         warnings.append(f"{data.name}/{data.split}: {len(broken):,} rows cannot be used. {data.summary()}")

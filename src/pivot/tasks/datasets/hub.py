@@ -32,7 +32,8 @@ def download(
     )
 
     patterns = list(files) or split_patterns(split, config)
-    command = f'hf download {hub_id} --repo-type dataset --include "{patterns[0]}" --local-dir DIR'
+    includes = "".join(f' --include "{pattern}"' for pattern in files)
+    command = f"hf download {hub_id} --repo-type dataset{includes} --local-dir DIR"
     try:
         folder = snapshot_download(hub_id, repo_type="dataset", revision=revision, allow_patterns=patterns)
     except GatedRepoError as gated:

@@ -65,10 +65,10 @@ class DataSpec:
 
     @property
     def names_columns(self) -> bool:
-        """The user gave column names, so that a known set's own layout does not apply."""
-        return any(
-            column is not None for column in (self.image_column, self.problem_column, self.answer_column)
-        )
+        """The user gave unusual column names, so that a known set's own layout does not apply."""
+        given = (self.image_column, self.problem_column, self.answer_column)
+        usual = ("images", "problem", "answer")
+        return any(name is not None and name != default for name, default in zip(given, usual, strict=True))
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,83 @@
+"""`pivot benchmarks`: the benchmarks and training sets that are known, and what was run here."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from pivot.evaluate.benchmarks import BENCHMARKS, OUT_OF_DOMAIN, Benchmark
+from pivot.tasks.datasets import TRAINING_SETS, Format
+
+_HEADINGS = ("name", "use", "hub id", "split", "rows", "answers are matched by", "run here")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="one JSON line a set instead of a table")
+
+
+def run(args: argparse.Namespace) -> int:
+    known = [*map(_training_set, TRAINING_SETS.values()), *map(_benchmark, BENCHMARKS.values())]
+    if args.json:
+        for one in known:
+            print(json.dumps(one, ensure_ascii=False))
+        return 0
+    table = Table(show_lines=True)
+    for heading in _HEADINGS:
+        table.add_column(heading, overflow="fold")
+    for one in known:
+        hub = one["hub_id"] if one["config"] is None else f"{one['hub_id']}\n{one['config']}"
+        rows = "?" if one["rows"] is None else f"{one['rows']:,}"
+        table.add_row(one["name"], one["use"], hub, one["split"], rows, one["matching"], one["run_here"])
+    console = Console()
+    console.print(table)
+    for one in known:
+        if one["note"]:
+            console.print(f"{one['name']}: {one['note']}", highlight=False)
+    console.print("`pivot data NAME` shows a set's rows as they will be used.", highlight=False)
+    return 0
+
+
+def _training_set(known: Format) -> dict[str, Any]:
+    copies = f"The same rows: {', '.join(known.copies)}." if known.copies else ""
+    here = {
+        "geometry3k": "64 real training rows, 5 real InterGPS folders",
+        "virl39k": "hand-made rows in both layouts",
+    }
+    return {
+        **_place(known),
+        "use": "training",
+        "matching": "number, expression or letter",
+        "known_from": "see docs/data.md",
+        "run_here": here.get(known.name, "not run"),
+        "papo_eval": None,
+        "note": copies,
+    }
+
+
+def _benchmark(known: Benchmark) -> dict[str, Any]:
+    return {
+        **_place(known),
+        "use": "out of domain" if known.name in OUT_OF_DOMAIN else "benchmark",
+        "matching": known.matching,
+        "known_from": known.known_from,
+        "run_here": known.run_here,
+        "papo_eval": None
+        if known.papo_split is None
+        else {"split": known.papo_split, "rows": known.papo_rows},
+        "note": known.note,
+    }
+
+
+def _place(known: Format) -> dict[str, Any]:
+    return {
+        "name": known.name,
+        "hub_id": known.hub_id,
+        "config": known.config,
+        "split": known.split,
+        "rows": known.expected.get(known.split),
+        "columns": list(known.layouts[0].columns),
+    }

@@ -1,0 +1,76 @@
+"""The benchmarks of the paper's tables, one small file each.
+
+data = load(DataSpec("mathvista"))                 # from the hub or its cache
+data = load(DataSpec("mathvista", path="testmini.parquet"))
+data = load(DataSpec("mathvista"), from_papo_eval=True)
+"""
+
+from __future__ import annotations
+
+import difflib
+
+from pivot.errors import UserError
+from pivot.evaluate.benchmarks import (
+    chartqapro,
+    counting,
+    geometry3k,
+    hallusionbench,
+    infographicvqa,
+    logicvista,
+    mathverse,
+    mathvista,
+    mmk12,
+    mmmu_pro,
+    realworldqa,
+    scienceqa,
+    we_math,
+)
+from pivot.evaluate.benchmarks.benchmark import Benchmark
+from pivot.tasks.datasets import DataSet, DataSpec, find_format, load_format
+
+__all__ = ["BENCHMARKS", "OUT_OF_DOMAIN", "Benchmark", "find", "load"]
+
+BENCHMARKS: dict[str, Benchmark] = {
+    benchmark.name: benchmark
+    for benchmark in (
+        geometry3k.BENCHMARK,
+        mathvista.BENCHMARK,
+        mathverse.BENCHMARK,
+        mathverse.VISION_BENCHMARK,
+        we_math.BENCHMARK,
+        mmk12.BENCHMARK,
+        logicvista.BENCHMARK,
+        counting.BENCHMARK,
+        mmmu_pro.BENCHMARK,
+        scienceqa.BENCHMARK,
+        hallusionbench.BENCHMARK,
+        chartqapro.BENCHMARK,
+        infographicvqa.BENCHMARK,
+        realworldqa.BENCHMARK,
+    )
+}
+OUT_OF_DOMAIN = ("scienceqa", "hallusionbench", "chartqapro", "infographicvqa", "realworldqa")
+
+
+def find(name: str) -> Benchmark:
+    """A benchmark by its name, or one sentence with the nearest."""
+    if name in BENCHMARKS:
+        return BENCHMARKS[name]
+    near = difflib.get_close_matches(name.lower().replace("_", "-"), BENCHMARKS, n=1, cutoff=0.4)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    raise UserError(f"unknown benchmark {name!r}.{hint} Known are {', '.join(BENCHMARKS)}.")
+
+
+def load(spec: DataSpec, strict: bool = False, from_papo_eval: bool = False) -> DataSet:
+    """Read a benchmark, or any other set to evaluate on; `strict` refuses a number of rows that differs."""
+    known = find_format(spec, BENCHMARKS.values())
+    if from_papo_eval:
+        bundled = known.from_papo_eval() if isinstance(known, Benchmark) else None
+        if bundled is None:
+            named = ", ".join(name for name, benchmark in BENCHMARKS.items() if benchmark.papo_split)
+            raise UserError(f"{spec.name} is not in the PAPO-Eval bundle, which has {named}.")
+        known = bundled
+    data = load_format(known, spec)
+    if strict and data.warnings:
+        raise UserError(f"{data.warnings[0]} (--strict refuses this)")
+    return data

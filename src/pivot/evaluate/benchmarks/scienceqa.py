@@ -1,0 +1,40 @@
+"""ScienceQA, the test questions with an image (2,017); out of domain."""
+
+from __future__ import annotations
+
+from pivot.evaluate.benchmarks.benchmark import Benchmark
+from pivot.evaluate.benchmarks.choices import LETTERS, lettered
+from pivot.evaluate.benchmarks.matching import LETTER
+from pivot.tasks.datasets import BadRow, Draft, Layout, NotIncluded, RowReader
+
+
+def draft(row: RowReader) -> Draft:
+    """The key is the position of the right choice; a hint, where there is one, comes first."""
+    if row["image"] is None and row.spec.config == "ScienceQA-FULL":
+        raise NotIncluded("question without an image")
+    choices, position = row.texts("choices"), row["answer"]
+    if not isinstance(position, int) or not 0 <= position < len(choices):
+        raise BadRow(f"answer is no position in the {len(choices)} choices ({position!r})")
+    hint = row.optional_text("hint").strip()
+    context = f"Context: {hint}\n" if hint else ""
+    return Draft(
+        question=f"{context}{row.text('question').strip()}\n{lettered(choices)}",
+        answer=LETTERS[position],
+        images=[row["image"]],
+        task=row.optional_text("subject"),
+        columns={"matching": LETTER, "choices": choices},
+    )
+
+
+BENCHMARK = Benchmark(
+    name="scienceqa",
+    title="ScienceQA (image)",
+    hub_id="lmms-lab/ScienceQA",
+    split="test",
+    config="ScienceQA-IMG",
+    layouts=(Layout(("image", "question", "choices", "answer"), draft),),
+    expected={"test": 2017},
+    matching="letter (with or without text)",
+    known_from="lmms-eval's task files (hub id, configuration, columns)",
+    run_here="hand-made rows in the documented columns",
+)

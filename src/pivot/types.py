@@ -9,9 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-import torch
-
 if TYPE_CHECKING:
+    import torch
     from PIL import Image
 
 
@@ -88,6 +87,8 @@ class Anchor:
     token_ids_T: torch.Tensor
     logprobs_T: torch.Tensor | None = None
     """Under the weights at the start of the step; no gradient."""
+    entropy_T: torch.Tensor | None = None
+    """The same for the entropies."""
     recorded_logprobs_T: torch.Tensor | None = None
     """Under the weights that once sampled it (Off-PG's denominator)."""
     entropy: float | None = None

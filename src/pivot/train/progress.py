@@ -39,7 +39,7 @@ class Progress:
         self, total_steps: int, *, first_step: int = 1, quiet: bool = False, stream: TextIO | None = None
     ):
         """`first_step` is where a resumed run goes on; time left is measured from there."""
-        stream = stream or sys.stdout
+        shown = stream or sys.stdout
         self.clock = PhaseClock()
         self._total = total_steps
         self._before = first_step - 1
@@ -47,9 +47,7 @@ class Progress:
         if quiet:
             self._display: Display = Silent()
         else:
-            self._display = (
-                LiveDisplay(stream, total_steps) if stream.isatty() else Lines(stream, total_steps)
-            )
+            self._display = LiveDisplay(shown, total_steps) if shown.isatty() else Lines(shown, total_steps)
 
     def __enter__(self) -> Self:
         self._display.open()

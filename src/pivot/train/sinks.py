@@ -90,5 +90,5 @@ def _require(library: str, setting: str) -> ModuleType:
         return importlib.import_module(library)
     except ImportError as error:
         raise UserError(
-            f"{setting} needs {library}, which is not installed: pip install 'pivot-rl[loggers]', or unset it."
+            f"{setting} needs {library}, which is not installed: pip install 'pivot-rl[loggers]'"
         ) from error

@@ -1,0 +1,80 @@
+"""`pivot train`: from a recipe to a trained model, a table and a report."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from pivot.config import describe
+from pivot.config.command_line import add_config_options, config_from_args
+from pivot.errors import UserError
+
+STOPPED = 3
+"""Exit code of a run that a signal stopped and that can be resumed."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_config_options(parser)
+    parser.add_argument("--out", type=Path, metavar="DIR", help="the run's folder (default: runs/RECIPE-METHOD-SEED)")
+    parser.add_argument("--resume", type=Path, metavar="RUN", help="go on exactly where a run stopped")
+    parser.add_argument(
+        "--continue", dest="keep_going", action="store_true",
+        help="if --out already holds a run: resume it, or show it when it is finished",
+    )  # fmt: skip
+    parser.add_argument("--engine", choices=["embedded"], default="embedded", help="where it runs")
+    parser.add_argument("--quiet", action="store_true", help="no progress display")
+    parser.add_argument("--no-report", action="store_true", help="write no report.html at the end")
+    parser.add_argument("--help-config", action="store_true", help="every setting with its meaning, and exit")
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.help_config:
+        print(describe())
+        return 0
+    from pivot.train import loop
+    from pivot.train.run_folder import holds_run
+
+    if args.resume is not None:
+        if args.settings or args.out:
+            raise UserError("--resume goes on with the run's own configuration; leave out --set and --out")
+        out, resuming = args.resume, True
+    else:
+        config = config_from_args(args)
+        out = args.out or Path("runs") / f"{config.recipe}-{config.method.name}-{config.train.seed}"
+        resuming = args.keep_going and holds_run(out)
+    if resuming and _status(out) == "finished":
+        print(f"{out} is finished.")
+        _show_end(out, report=not args.no_report)
+        return 0
+    result = loop.resume(out, quiet=args.quiet) if resuming else loop.train(config, out, quiet=args.quiet)
+    if not result.finished:
+        print(f"stopped after step {result.steps}; go on with: pivot train --resume {out}")
+        return STOPPED
+    _show_end(out, report=not args.no_report)
+    return 0
+
+
+def _status(out: Path) -> str | None:
+    path = out / "run.json"
+    return json.loads(path.read_bytes()).get("status") if path.exists() else None
+
+
+def _show_end(out: Path, *, report: bool) -> None:
+    """The before/after table, the report, and where the model is."""
+    from rich.console import Console
+
+    from pivot.train.ending import before_after_table
+
+    console = Console(file=sys.stdout)
+    table = before_after_table(out)
+    if table is not None:
+        console.print(table)
+    newest = sorted((out / "checkpoints").glob("step-*"), key=lambda p: p.stat().st_mtime)
+    if newest:
+        print(f"model:  {newest[-1] / 'model'}")
+    if report:
+        from pivot.report import write_report
+
+        print(f"report: {write_report(out)}")

@@ -1,0 +1,141 @@
+"""From a configuration to a trainer: every part built once, in the order in which they need each other."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+import torch
+
+from pivot.config import Config
+from pivot.experience import ExperienceBuffer, ReplayGate
+from pivot.policy.corruption import Corruption, Corruptor
+from pivot.policy.loading import ModelOptions, load_policy
+from pivot.policy.policy import Policy
+from pivot.rollout import Sampling
+from pivot.tasks.judge import FunctionJudge, Judge, VerifierJudge
+from pivot.train.anchors import AnchorSelector
+from pivot.train.batching import Packing
+from pivot.train.clock import PhaseClock
+from pivot.train.data import expert_demonstrations
+from pivot.train.scoring import Scorer
+from pivot.train.selection import Sources
+from pivot.train.stream import FreshStream
+from pivot.train.trainer import StepPlan, Trainer
+from pivot.train.update import Updater
+from pivot.types import Prompt
+
+SMALL_MODEL = 5_000_000
+"""Below this many weights one thread is faster than two."""
+
+
+def load_model(config: Config, path: str | None = None) -> Policy:
+    """The policy of a run; the seed also fixes the start of low-rank adapters."""
+    torch.manual_seed(config.train.seed)
+    options = {f.name: getattr(config.model, f.name) for f in dataclasses.fields(ModelOptions)}
+    policy = load_policy(path or config.model.path, ModelOptions(**options))
+    if config.train.threads is not None:
+        torch.set_num_threads(config.train.threads)
+    elif policy.num_parameters < SMALL_MODEL:
+        torch.set_num_threads(1)
+    return policy
+
+
+def build_judge(config: Config) -> Judge:
+    reward = config.reward
+    if reward.function is not None:
+        return FunctionJudge(reward.function, reward.timeout)
+    return VerifierJudge(reward.grader, reward.workers)
+
+
+def build_trainer(
+    config: Config, policy: Policy, prompts: Mapping[str, Prompt], judge: Judge, clock: PhaseClock
+) -> Trainer:
+    """All parts of a training step."""
+    method, seed = config.method, config.train.seed
+    packing = _packing(config)
+    corruptor = Corruptor(policy.encoder, _corruption(config), seed)
+    scorer = Scorer(policy, corruptor, packing)
+    buffer = ExperienceBuffer(
+        responses_per_prompt=method.responses_per_prompt or config.rollout.responses,
+        max_prompts=config.buffer.max_prompts,
+        seed=seed,
+    )
+    return Trainer(
+        policy=policy,
+        reference=_reference(config) if method.needs_reference else None,
+        method=method,
+        plan=_plan(config),
+        sources=Sources(prompts, FreshStream(list(prompts), seed), buffer),
+        gate=ReplayGate(method.solved_threshold, int(method.warmup_share * config.train.steps)),
+        judge=judge,
+        scorer=scorer,
+        anchor_selector=AnchorSelector(
+            method, scorer, buffer, expert_demonstrations(config, prompts, policy)
+        ),
+        updater=Updater(policy, method, build_optimizer(config, policy), packing, config.train.grad_clip),
+        clock=clock,
+    )
+
+
+def build_optimizer(config: Config, policy: Policy) -> torch.optim.AdamW:
+    train = config.train
+    return torch.optim.AdamW(
+        policy.trainable_parameters().values(),
+        lr=train.lr,
+        betas=(train.adam_beta1, train.adam_beta2),
+        weight_decay=train.weight_decay,
+        fused=True,
+    )
+
+
+def learning_rate(config: Config, step: int) -> float:
+    """Constant after a linear warm-up; a function of the step, so that resuming needs no schedule state."""
+    warmup = config.train.lr_warmup_steps
+    return config.train.lr * (min(1.0, step / warmup) if warmup else 1.0)
+
+
+def training_sampling(config: Config) -> Sampling:
+    rollout = config.rollout
+    return Sampling(rollout.temperature, rollout.top_p, rollout.top_k, rollout.max_tokens)
+
+
+def evaluation_sampling(config: Config) -> Sampling:
+    """Temperature 1.0, top_p 1.0, no top_k: the paper's evaluation."""
+    return Sampling(max_tokens=config.rollout.max_tokens)
+
+
+def _plan(config: Config) -> StepPlan:
+    stored = config.buffer.store_logprobs
+    return StepPlan(
+        prompts=config.train.prompts_per_step,
+        minibatch_prompts=config.train.minibatch_prompts,
+        responses=config.rollout.responses,
+        max_tries=config.rollout.max_tries,
+        sampling=training_sampling(config),
+        seed=config.train.seed,
+        batch_tokens=config.rollout.batch_tokens,
+        recompute_logprobs=config.rollout.recompute_logprobs,
+        store_logprobs=config.method.anchor_use == "off_policy" if stored is None else stored,
+    )
+
+
+def _packing(config: Config) -> Packing:
+    train = config.train
+    flash = config.model.attention == "flash_attention_2"
+    layout = "repeated" if flash and train.layout == "auto" else train.layout
+    return Packing(layout, train.micro_batch_tokens, train.tree_row_tokens)
+
+
+def _corruption(config: Config) -> Corruption:
+    chosen = config.corruption
+    raw = config.method.corrupt_raw_image if chosen.raw is None else chosen.raw
+    return Corruption(chosen.kind, chosen.probability, chosen.sigma, raw)
+
+
+def _reference(config: Config) -> Policy:
+    """The model that training started from, frozen; loaded again on resume, so it needs no checkpoint."""
+    reference = load_model(config)
+    reference.model.requires_grad_(False)
+    reference.model.eval()
+    return reference

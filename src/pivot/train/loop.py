@@ -1,0 +1,245 @@
+"""A whole run: start or resume, step by step, what is written down, and how it ends."""
+
+from __future__ import annotations
+
+import platform
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from pivot import __version__
+from pivot.config import Config, from_dict, to_dict
+from pivot.errors import UserError
+from pivot.evaluate.summary import add_scores
+from pivot.tasks.judge import Judge
+from pivot.train import assembly
+from pivot.train.checkpoint import Checkpoint, CheckpointStore
+from pivot.train.data import Prompts, drop_long_prompts, training_prompts
+from pivot.train.evaluation import Evaluation
+from pivot.train.metrics import machine_metrics, step_metrics
+from pivot.train.progress import Progress
+from pivot.train.rollout_records import rollout_records
+from pivot.train.run_folder import RunFolder
+from pivot.train.sinks import open_sinks
+from pivot.train.state import load_state, save_state, weights_path
+from pivot.train.trainer import StepOutcome, Trainer
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """How a run ended."""
+
+    folder: Path
+    steps: int
+    finished: bool
+    """False when a signal stopped it; `--resume` goes on."""
+
+
+def train(config: Config, out: Path, *, quiet: bool = False) -> RunResult:
+    """Train from the beginning into a new folder.
+
+    Example:
+        train(recipes.get("tiny"), Path("runs/tiny"))
+    """
+    with RunFolder.create(out) as folder:
+        folder.write_config(to_dict(config))
+        return _Run(config, folder, None, quiet).go()
+
+
+def resume(out: Path, *, quiet: bool = False) -> RunResult:
+    """Go on exactly where a run stopped, as if it never had."""
+    with RunFolder.open(out) as folder:
+        config = from_dict(folder.read_config())
+        store = CheckpointStore(out, config.checkpoint.keep_last)
+        store.clean_leftovers()
+        notes: list[str] = []
+        start = store.latest_good(report=notes.append)
+        for note in notes:
+            print(f"{note}; going on from {start.path.name if start else 'the beginning'}", file=sys.stderr)
+        step = start.step if start else 0
+        store.set_aside_after(step)
+        folder.truncate_after(step)
+        return _Run(config, folder, start, quiet).go()
+
+
+class _Run:
+    """The parts of a run and the order in which they act."""
+
+    def __init__(self, config: Config, folder: RunFolder, start: Checkpoint | None, quiet: bool) -> None:
+        self.config, self.folder, self.start = config, folder, start
+        first_step = start.step + 1 if start else 1
+        self.progress = Progress(config.train.steps, first_step=first_step, quiet=quiet)
+        self.store = CheckpointStore(folder.path, config.checkpoint.keep_last)
+        self.stop_signal: signal.Signals | None = None
+        self.bad_updates = 0
+        self.score: float | None = None
+
+    def go(self) -> RunResult:
+        """Set up, train, and leave the folder with a status whatever happens."""
+        self.folder.update_status(**_environment(), status="running", reason=None)
+        try:
+            with ExitStack() as stack:
+                stack.enter_context(self.progress)
+                stack.enter_context(self._signals())
+                judge = assembly.build_judge(self.config)
+                stack.callback(judge.close)
+                finished = self._train(judge, stack)
+        except BaseException as error:
+            reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+            self.folder.update_status(status="failed", reason=reason)
+            raise
+        reason = None if finished else self.stop_signal.name if self.stop_signal else "stopped"
+        self.folder.update_status(status="finished" if finished else "stopped", reason=reason)
+        return RunResult(self.folder.path, self.trainer.finished_steps, finished)
+
+    def _train(self, judge: Judge, stack: ExitStack) -> bool:
+        config = self.config
+        self.progress.say(f"loading {config.model.path} and {config.data.train}")
+        prompts = training_prompts(config)
+        lora = bool(config.model.lora_rank)
+        policy = assembly.load_model(config, weights_path(self.start.path, lora) if self.start else None)
+        prompts = self._fit(prompts, policy)
+        self.trainer = assembly.build_trainer(config, policy, prompts.by_id, judge, self.progress.clock)
+        evaluation = Evaluation(config, judge, self.progress)
+        watched = evaluation.validation_prompts()
+        sets = evaluation.final_sets()
+        sinks = open_sinks(config.log, self.folder.path, config)
+        for sink in sinks:
+            stack.callback(sink.close)
+        if self.start:
+            self.score = load_state(self.trainer, self.start.path).get("score")
+            self.progress.say(f"going on after step {self.trainer.finished_steps} of {config.train.steps}")
+        elif sets:
+            add_scores(self._scores, evaluation.table(policy, sets, "before"))
+        self._announce(prompts)
+        self.progress.clock.restart()
+        while self.trainer.finished_steps < config.train.steps and self.stop_signal is None:
+            row = self._step(evaluation, watched)
+            for sink in sinks:
+                sink.write(int(row["step"]), row)
+        finished = self.trainer.finished_steps >= config.train.steps
+        if finished and sets:
+            add_scores(self._scores, evaluation.table(policy, sets, "after"))
+        elif not finished:
+            self._save()
+        return finished
+
+    @property
+    def _scores(self) -> Path:
+        return self.folder.path / "eval" / "scores.json"
+
+    def _fit(self, prompts: Prompts, policy) -> Prompts:
+        def track(items):
+            return self.progress.track(items, "encoding prompts", len(items))
+
+        fitting = drop_long_prompts(prompts, policy, self.config.rollout.max_prompt_tokens, track)
+        for note in fitting.notes:
+            self.progress.say(note)
+        if len(fitting) < self.config.train.prompts_per_step:
+            raise UserError(
+                f"only {len(fitting)} prompts of {prompts.name} fit into rollout.max_prompt_tokens="
+                f"{self.config.rollout.max_prompt_tokens}; a step needs {self.config.train.prompts_per_step}"
+            )
+        return fitting
+
+    def _announce(self, prompts: Prompts) -> None:
+        config = self.config
+        self.progress.say(
+            f"{config.method.name} on {config.model.path} ({self.trainer.policy.num_parameters / 1e6:.1f}M weights), "
+            f"{len(prompts)} prompts of {prompts.name}, {config.train.steps} steps of "
+            f"{config.train.prompts_per_step} x {config.rollout.responses}, into {self.folder.path}"
+        )
+
+    def _step(self, evaluation: Evaluation, watched: list) -> dict[str, Any]:
+        config, trainer = self.config, self.trainer
+        lr = assembly.learning_rate(config, trainer.finished_steps + 1)
+        for group in trainer.updater.optimizer.param_groups:
+            group["lr"] = lr
+        outcome = trainer.step()
+        times = self.progress.clock.metrics()
+        row: dict[str, Any] = dict(step_metrics(outcome, trainer.method, trainer.sources.buffer, lr))
+        row |= times | machine_metrics(times, row["rollout/tokens"])
+        if watched and (outcome.step % config.eval.every == 0 or outcome.step == config.train.steps):
+            row |= evaluation.validate(trainer.policy, watched)
+            self.score = row["eval/accuracy"]
+        self._write(outcome, row)
+        self._guard(outcome)
+        if outcome.step % config.checkpoint.every == 0 or outcome.step == config.train.steps:
+            self._save()
+        self.progress.step_done(outcome.step, row)
+        return row
+
+    def _write(self, outcome: StepOutcome, row: Mapping[str, Any]) -> None:
+        log, step = self.config.log, outcome.step
+        if not outcome.selection.kept:
+            self.progress.say(f"step {step}: no group has both right and wrong responses; weights stay as they are")
+        if log.rollouts_per_step and (step % log.rollouts_every == 0 or step in (1, self.config.train.steps)):
+            trainer = self.trainer
+            self.folder.append_rollouts(
+                rollout_records(outcome, trainer.policy, trainer.scorer.corruptor, log.rollouts_per_step)
+            )
+        self.folder.append_metrics(row)
+
+    def _guard(self, outcome: StepOutcome) -> None:
+        """Updates that are not finite were skipped; too many in a row end the run before anything is overwritten."""
+        if outcome.update is None:
+            return
+        for ids in outcome.update.skipped:
+            self.progress.say(
+                f"step {outcome.step}: loss or gradient is not finite, update skipped; prompts: {', '.join(ids)}"
+            )
+        self.bad_updates = 0 if outcome.update.num_updates else self.bad_updates + len(outcome.update.skipped)
+        if self.bad_updates >= self.config.train.max_bad_updates:
+            raise UserError(
+                f"{self.bad_updates} updates in a row were not finite; the last checkpoint in {self.store.folder} is "
+                "good: lower train.lr, or train.grad_clip, and resume from it"
+            )
+
+    def _save(self) -> None:
+        trainer = self.trainer
+        self.store.save(
+            trainer.finished_steps,
+            lambda folder: save_state(trainer, folder, {"score": self.score}),
+            score=self.score,
+        )
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """SIGINT and SIGTERM end the run after the step, with a checkpoint; a second SIGINT ends it at once."""
+
+        def stop(number: int, _: object) -> None:
+            if self.stop_signal is not None and number == signal.SIGINT:
+                raise KeyboardInterrupt
+            self.stop_signal = signal.Signals(number)
+            self.progress.say(f"{self.stop_signal.name}: finishing this step, then saving (again to leave at once)")
+
+        try:
+            before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+        except ValueError:  # not the main thread: signals belong to somebody else
+            before = {}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def _environment() -> dict[str, Any]:
+    return {
+        "pivot": __version__,
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "command": shlex.join(sys.argv),
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+    }

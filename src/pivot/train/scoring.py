@@ -1,0 +1,75 @@
+"""Log-probs, entropies and divergences of many responses under the weights as they are; no gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from pivot.policy.corruption import Corruptor
+from pivot.policy.policy import Policy, ResponseStatistics
+from pivot.policy.rows import Unit
+from pivot.train.batching import Packing, row_indices, select
+
+View = Literal["clean", "corrupted", "both"]
+
+
+@dataclass
+class Scorer:
+    """Scores units of responses at the weights of the step's start (method.md item 8)."""
+
+    policy: Policy
+    corruptor: Corruptor
+    packing: Packing
+
+    @torch.no_grad()
+    def score(self, units: Sequence[Unit], step: int, view: View) -> ResponseStatistics:
+        """All responses of all units, in their order, padded to one width.
+
+        `clean` and `corrupted` give the log-probs under that image; `both` gives the clean ones, the corrupted ones
+        and their divergence. A prompt without an image looks the same either way.
+        """
+        num_rows = sum(len(unit.responses) for unit in units)
+        width = max((len(y) for unit in units for y in unit.responses), default=0)
+        total = _empty(num_rows, width, with_corrupted=view == "both")
+        for batch in self.packing.plan(units):
+            found = self._forward(select(units, batch), step, view, batch.layout)
+            _put(total, found, row_indices(units, batch))
+        return total
+
+    def _forward(self, units: list[Unit], step: int, view: View, layout) -> ResponseStatistics:
+        prompts = [unit.prompt for unit in units]
+        corrupted = None
+        if view != "clean":
+            damaged = [self.corruptor.corrupt(prompt, step) for prompt in prompts]
+            corrupted = self.policy.features(damaged, "corrupted")
+        if view == "corrupted":
+            assert corrupted is not None
+            return self.policy.score(units, corrupted, layout=layout, with_entropy=False)
+        clean = self.policy.features(prompts)
+        return self.policy.score(units, clean, layout=layout, corrupted_features=corrupted)
+
+
+def response_means(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    """Mean over the valid tokens of each response; 0 for an empty one (Eq. 4 and 5)."""
+    return (values_BT * mask_BT).sum(-1) / mask_BT.sum(-1).clamp(min=1)
+
+
+def _empty(num_rows: int, width: int, with_corrupted: bool) -> ResponseStatistics:
+    shape = (num_rows, width)
+    second = (torch.zeros(shape), torch.zeros(shape)) if with_corrupted else (None, None)
+    mask = torch.zeros(shape, dtype=torch.bool)
+    return ResponseStatistics(mask, torch.zeros(shape), torch.zeros(shape), *second)
+
+
+def _put(total: ResponseStatistics, part: ResponseStatistics, rows: Tensor) -> None:
+    width = part.mask_BT.shape[1]
+    for name, values in vars(part).items():
+        target = getattr(total, name)
+        if values is not None and target is not None:
+            target[rows, :width] = values.cpu()
+
+

@@ -1,0 +1,215 @@
+"""One training step, as in the paper's Figure 1."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from pivot.experience import ReplayGate, StoredResponse
+from pivot.method import Allocation, Method, TokenScores, allocate_advantage
+from pivot.policy.encoding import EncodedPrompt
+from pivot.policy.policy import Policy
+from pivot.rollout import Sampling, sample_responses
+from pivot.train.anchors import AnchorScores, AnchorSelector
+from pivot.train.clock import PhaseClock
+from pivot.tasks.judge import Judge
+from pivot.train.scoring import Scorer
+from pivot.train.selection import Selection, Sources, Visit
+from pivot.train.step_batch import StepBatch, build_batch, shuffled, with_experience
+from pivot.train.update import Updater, UpdateSummary
+from pivot.types import Prompt, RolloutGroup
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    """The sizes of a step."""
+
+    prompts: int
+    """N, groups trained on."""
+    minibatch_prompts: int
+    responses: int
+    """G."""
+    max_tries: int
+    sampling: Sampling
+    seed: int
+    batch_tokens: int = 65536
+    recompute_logprobs: bool = False
+    store_logprobs: bool = False
+
+
+@dataclass
+class StepOutcome:
+    """Everything a step saw, for metrics and records."""
+
+    step: int
+    selection: Selection
+    replay_active: bool
+    anchors: AnchorScores
+    batch: StepBatch | None = None
+    allocation: Allocation | None = None
+    update: UpdateSummary | None = None
+
+
+@dataclass
+class Trainer:
+    """Owns the walk of one step; everything it needs is handed in."""
+
+    policy: Policy
+    reference: Policy | None
+    method: Method
+    plan: StepPlan
+    sources: Sources
+    gate: ReplayGate
+    judge: Judge
+    scorer: Scorer
+    anchor_selector: AnchorSelector
+    updater: Updater
+    clock: PhaseClock
+    finished_steps: int = 0
+
+    def step(self) -> StepOutcome:
+        """Draw, roll out, verify, record, filter, anchor, score, allocate, update."""
+        step = self.finished_steps + 1
+        selection = self._open(step)
+        while visits := selection.next_visits():  # Eq. 6: replayed prompts at the frontier, and fresh ones
+            groups = self._roll_out(visits, selection)  # Eq. 1: G responses each
+            self._verify(groups)  # R_i
+            self._record(groups, step)  # x -> {p-hat, Y+}
+            selection.observe(groups)  # DAPO: 0 < k < G
+        outcome = StepOutcome(step, selection, self.gate.is_open, AnchorScores())
+        self.gate.observe(_solved_ratio(selection.sampled), step)
+        if selection.kept:
+            outcome.anchors = self._anchor(selection, step)  # Eq. 4, 5, 7: y_exp
+            batch = self._batch(selection, step)
+            self._score(batch, step)  # log p, log q, H
+            allocation = self._allocate(batch)  # Eq. 2, 10-15: A_final
+            outcome.update = self._update(batch, allocation)  # Eq. 3, 8, 9, 16
+            outcome.batch, outcome.allocation = batch, allocation
+        self.policy.forget_features()
+        self.finished_steps = step
+        return outcome
+
+    def _open(self, step: int) -> Selection:
+        replayed = int(self.plan.prompts * self.method.replay_share) if self._replays else 0
+        return Selection(
+            sources=self.sources,
+            step=step,
+            num_fresh=self.plan.prompts - replayed,
+            num_replayed=replayed,
+            max_tries=self.plan.max_tries if self.method.dynamic_sampling else 1,
+            filter_groups=self.method.dynamic_sampling,
+        )
+
+    @property
+    def _replays(self) -> bool:
+        return self.method.replay and self.gate.is_open
+
+    def encoded(self, prompt: Prompt) -> EncodedPrompt:
+        return self.policy.encoder.encode(prompt)
+
+    def _roll_out(self, visits: Sequence[Visit], selection: Selection) -> list[RolloutGroup]:
+        with self.clock.phase("rollout"):
+            groups: list[RolloutGroup | None] = [None] * len(visits)
+            sampled = sample_responses(
+                self.policy,
+                [self.encoded(visit.prompt) for visit in visits],
+                self.plan.responses,
+                self.plan.sampling,
+                key=(self.plan.seed, selection.step),
+                batch_tokens=self.plan.batch_tokens,
+            )
+            for index, responses in sampled:
+                visit = visits[index]
+                groups[index] = RolloutGroup(visit.prompt, responses, replayed=visit.draw is not None)
+            selection.visits |= {visit.prompt.id: visit for visit in visits}
+            return [group for group in groups if group is not None]
+
+    def _verify(self, groups: Sequence[RolloutGroup]) -> None:
+        with self.clock.phase("verify"):
+            rows = [(group.prompt, response) for group in groups for response in group.responses]
+            rewards = self.judge.judge([prompt for prompt, _ in rows], [response.text for _, response in rows])
+            for (_, response), reward in zip(rows, rewards, strict=True):
+                response.reward = reward
+
+    def _record(self, groups: Sequence[RolloutGroup], step: int) -> None:
+        """p-hat from every visit, filtered or not; successful responses that ended by themselves."""
+        if not self.method.replay:
+            return
+        for group in groups:
+            good = [r for r in group.responses if r.reward and r.reward.correct]
+            self.sources.buffer.record(
+                group.prompt.id,
+                num_correct=len(good),
+                num_responses=len(group.responses),
+                responses=[
+                    StoredResponse(
+                        token_ids=r.token_ids_T.numpy(),
+                        logprobs=r.logprobs_T.numpy() if self.plan.store_logprobs else None,
+                        entropy=float(r.entropy_T.mean()),
+                    )
+                    for r in good
+                    if not r.truncated
+                ],
+                step=step,
+            )
+
+    def _anchor(self, selection: Selection, step: int) -> AnchorScores:
+        if not self.method.needs_anchors:
+            return AnchorScores()
+        with self.clock.phase("anchors"):
+            encoded = {group.prompt.id: self.encoded(group.prompt) for group in selection.kept}
+            scores = self.anchor_selector.fix(selection.kept, selection.visits, encoded, step)
+            self.anchor_selector.collect(selection.kept, encoded, step)
+            return scores
+
+    def _batch(self, selection: Selection, step: int) -> StepBatch:
+        groups = shuffled(selection.kept, self.plan.seed, step)
+        if self.method.anchor_use == "off_policy":
+            groups = [with_experience(group) for group in groups]
+        return build_batch(
+            groups,
+            {group.prompt.id: self.encoded(group.prompt) for group in groups},
+            minibatch_groups=self.plan.minibatch_prompts,
+            sum_anchor=self.method.calibration == "seq_sum",
+        )
+
+    def _score(self, batch: StepBatch, step: int) -> None:
+        """What decoding did not say: the corrupted image, the reference; and the clean pass where it is asked for."""
+        with self.clock.phase("score"):
+            if self.plan.recompute_logprobs:
+                found = self.scorer.score(batch.units, step, "clean")
+                on_policy = ~batch.off_policy_B[:, None]
+                batch.clean_logprobs_BT, batch.entropy_BT = found.logprobs_BT, found.entropy_BT
+                batch.old_logprobs_BT = torch.where(on_policy, found.logprobs_BT, batch.old_logprobs_BT)
+            if self.method.needs_corrupted:
+                found = self.scorer.score(batch.units, step, "corrupted")
+                has_image_B = torch.tensor([bool(g.prompt.images) for g in batch.groups for _ in g.responses])
+                # Without an image there is nothing to take away: c = 0 exactly (method.md item 14).
+                batch.corrupted_logprobs_BT = torch.where(
+                    has_image_B[:, None], found.logprobs_BT, batch.clean_logprobs_BT
+                )
+            if self.reference is not None:
+                reference = Scorer(self.reference, self.scorer.corruptor, self.scorer.packing)
+                batch.reference_logprobs_BT = reference.score(batch.units, step, "clean").logprobs_BT
+                self.reference.forget_features()
+
+    def _allocate(self, batch: StepBatch) -> Allocation:
+        scores = TokenScores(
+            batch.clean_logprobs_BT, batch.entropy_BT, batch.mask_BT, batch.corrupted_logprobs_BT
+        )
+        return allocate_advantage(
+            self.method, batch.rewards_PG, batch.format_PG, scores, minibatch_B=batch.minibatch_B
+        )
+
+    def _update(self, batch: StepBatch, allocation: Allocation) -> UpdateSummary:
+        with self.clock.phase("update"):
+            return self.updater.update(batch, allocation)
+
+
+def _solved_ratio(groups: Sequence[RolloutGroup]) -> float:
+    """Share of correct responses among all rollouts of the step, before filtering."""
+    flags = [accuracy > 0.5 for group in groups for accuracy in group.accuracies]
+    return sum(flags) / len(flags) if flags else 0.0
+

@@ -14,7 +14,11 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw
 
-WORDS = "<think>| In| the| figure|,| angle| A| is| |{a}|°| and| angle| B| is| |{b}|°|.| Since| the| angles| of| a| triangle| sum| to| |180|°|,| x| =| |180| -| |{a}| -| |{b}| =| |{x}|.|\n|</think>| The| answer| is| \\|boxed|{{|{x}|}}|<|im_end|>"
+WORDS = (
+    "<think>| In| the| figure|,| angle| A| is| |{a}|°| and| angle| B| is| |{b}|°|.| Since| the| angles| of| a"
+    "| triangle| sum| to| |180|°|,| x| =| |180| -| |{a}| -| |{b}| =| |{x}|.|\n|</think>| The| answer| is"
+    "| \\|boxed|{{|{x}|}}"
+)
 PHASES = {"rollout": 6.0, "score": 1.4, "update": 3.0, "anchors": 0.5, "verify": 0.1, "other": 0.2}
 
 
@@ -38,11 +42,10 @@ def triangle(a: int, b: int, corrupted: bool, rng: np.random.Generator) -> str:
 
 def response(rng: np.random.Generator, a: int, b: int, correct: bool, visual: bool) -> dict[str, Any]:
     seen = a if correct else a + int(rng.integers(5, 25))
-    tokens = [part.format(a=seen, b=b, x=180 - seen - b) for part in WORDS.split("|")]
-    tokens[-3:] = ["<|im_end|>"]
+    tokens = [part.format(a=seen, b=b, x=180 - seen - b) for part in WORDS.split("|")] + ["<|im_end|>"]
     n = len(tokens)
     entropy = rng.gamma(0.6, 0.4, n)
-    support = np.where([t.strip().isdigit() or t.strip() in "figure angle".split() for t in tokens], 0.6, 0.02)
+    support = np.where([t.strip().isdigit() or t.strip() in ("figure", "angle") for t in tokens], 0.6, 0.02)
     support = np.clip(support + rng.normal(0, 0.12, n), -5, 1) * (1 if correct else 0.4) - 0.05
     future = np.array([support[i + 1 : i + 33].mean() if i + 1 < n else 0.0 for i in range(n)])
     gate = 1 - np.exp(-entropy / entropy.mean())
@@ -70,7 +73,13 @@ def group(rng: np.random.Generator, step: int, index: int, num_correct: int, vis
     a, b = int(rng.integers(30, 70)), int(rng.integers(30, 70))
     replayed = visual and step > 10 and index % 2 == 1
     old = response(rng, a, b, True, False)
-    anchor = {"text": old["text"], "tokens": old["tokens"], "mean_logprob": -0.2, "entropy": 0.1, "dependency": 0.4}
+    anchor = {
+        "text": old["text"],
+        "tokens": old["tokens"],
+        "mean_logprob": -0.2,
+        "entropy": 0.1,
+        "dependency": 0.4,
+    }
     anchor |= {"probability": 0.02, "age": 5, "times_drawn": 2}
     return {
         "step": step,
@@ -99,7 +108,11 @@ def metrics(rng: np.random.Generator, step: int, steps: int, gain: float, visual
         "rollout/entropy": 0.5 * math.exp(-share) + rng.normal(0, 0.02),
         "optim/grad_norm": float(rng.gamma(8, 0.05)),
     }
-    times = {f"time/{p}": s * (1 + 0.1 * rng.random()) for p, s in PHASES.items() if visual or p not in ("score", "anchors")}
+    times = {
+        f"time/{p}": s * (1 + 0.1 * rng.random())
+        for p, s in PHASES.items()
+        if visual or p not in ("score", "anchors")
+    }
     line |= times | {"time/step": sum(times.values())}
     if step % max(1, steps // 10) == 0:
         line["eval/accuracy"] = accuracy - 0.03
@@ -107,13 +120,27 @@ def metrics(rng: np.random.Generator, step: int, steps: int, gain: float, visual
         active = step > steps // 5
         center = 0.25 + 0.5 * share
         bins = 60 * (1 + 4 * share) * np.exp(-((np.arange(10) / 10 + 0.05 - center) ** 2) / 0.06)
-        line |= {"visual/support_correct": 0.1 + 0.2 * share, "visual/support_wrong": 0.05 + 0.02 * rng.random()}
-        line |= {f"visual/utility_p{q}": (int(q) - 50) / 100 + 0.03 * rng.random() for q in ("05", "25", "50", "75", "95")}
-        line |= {"buffer/size": int(bins.sum()), "buffer/eligible": int(bins[1:9].sum()), "buffer/replay_active": int(active)}
+        line |= {
+            "visual/support_correct": 0.1 + 0.2 * share,
+            "visual/support_wrong": 0.05 + 0.02 * rng.random(),
+        }
+        line |= {
+            f"visual/utility_p{q}": (int(q) - 50) / 100 + 0.03 * rng.random()
+            for q in ("05", "25", "50", "75", "95")
+        }
+        line |= {
+            "buffer/size": int(bins.sum()),
+            "buffer/eligible": int(bins[1:9].sum()),
+            "buffer/replay_active": int(active),
+        }
         line |= {"buffer/success_histogram": bins.astype(int).tolist(), "buffer/megabytes": 0.1 + share}
         line |= {"buffer/score_age": 0, "buffer/replay_share": 0.5 * active}
         if active:
-            line |= {"reward/fresh_accuracy": accuracy - 0.05, "reward/replay_accuracy": accuracy + 0.05, "buffer/anchor_age": 9 * share}
+            line |= {
+                "reward/fresh_accuracy": accuracy - 0.05,
+                "reward/replay_accuracy": accuracy + 0.05,
+                "buffer/anchor_age": 9 * share,
+            }
     return line
 
 
@@ -128,8 +155,20 @@ def evaluations(gain: float) -> list[dict[str, Any]]:
         ):
             made.append(
                 {"name": name, "when": when, "model": "tiny", "blank": blank, "samples": 8, "prompts": 200}
-                | {"accuracy": accuracy, "interval": [accuracy - 0.03, accuracy + 0.03], "format": 0.98, "length": 61.2}
-                | {"pass_at_k": {"1": accuracy, "2": accuracy + 0.1, "4": accuracy + 0.2, "8": accuracy + 0.28}}
+                | {
+                    "accuracy": accuracy,
+                    "interval": [accuracy - 0.03, accuracy + 0.03],
+                    "format": 0.98,
+                    "length": 61.2,
+                }
+                | {
+                    "pass_at_k": {
+                        "1": accuracy,
+                        "2": accuracy + 0.1,
+                        "4": accuracy + 0.2,
+                        "8": accuracy + 0.28,
+                    }
+                }
                 | {"categories": {"angle": {"accuracy": accuracy, "prompts": 40}}}
             )
     return made
@@ -140,8 +179,15 @@ def make_run(folder: Path, *, steps: int = 60, seed: int = 0, gain: float = 0.4,
     name = settings.pop("name", "pivot")
     visual = "pivot" in name or "vaa" in name
     rng = np.random.default_rng([seed, len(name), steps])
-    config: dict[str, Any] = {"model": {"path": "tiny"}, "data": {"train": "tiny"}, "corruption": {"kind": "patch"}}
-    config |= {"method": {"name": name, "beta": 0.5, "anchor_coef": 0.1}, "train": {"steps": steps, "seed": seed, "lr": 1e-6}}
+    config: dict[str, Any] = {
+        "model": {"path": "tiny"},
+        "data": {"train": "tiny"},
+        "corruption": {"kind": "patch"},
+    }
+    config |= {
+        "method": {"name": name, "beta": 0.5, "anchor_coef": 0.1},
+        "train": {"steps": steps, "seed": seed, "lr": 1e-6},
+    }
     for key, value in settings.items():
         section, _, field = key.rpartition("__")
         config[section or "method"][field] = value

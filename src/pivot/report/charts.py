@@ -22,8 +22,13 @@ class Curve:
     smoothed: np.ndarray | None = None
     """Drawn strongly where it exists; the values are then drawn faintly behind it."""
     spread: np.ndarray | None = None
-    """Half the height of a band around the line."""
+    """Half the height of a band around the strong line."""
     colour: int = 0
+
+    @property
+    def strong(self) -> np.ndarray:
+        """What the eye should follow."""
+        return self.values if self.smoothed is None else self.smoothed
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,8 @@ class LineChart:
     from_zero: bool = False
     marks: tuple[tuple[float, str], ...] = ()
     """Vertical lines: (step, what happened)."""
+    faint: bool = True
+    """Values are drawn behind their smoothed line."""
     dots: bool = False
     """Every point carries a dot: few points, each measured on its own."""
 
@@ -76,6 +83,8 @@ class Estimate:
     value: float
     low: float | None = None
     high: float | None = None
+    hollow: bool = False
+    """Drawn as a ring: measured without the image."""
 
 
 @dataclass(frozen=True)
@@ -122,13 +131,13 @@ def extent(values: np.ndarray, from_zero: bool = False) -> tuple[float, float]:
 def short(value: float, percent: bool = False) -> str:
     """A number as people read it: 3 significant digits, thousands as k, shares in per cent."""
     if percent:
-        return f"{100 * value:.1f}%"
-    if value == 0:
-        return "0"
-    if abs(value) >= 1e6:
-        return f"{value / 1e6:.3g}M"
-    if abs(value) >= 1e4:
-        return f"{value / 1e3:.3g}k"
-    if abs(value) >= 100:
-        return f"{value:.0f}"
-    return f"{value:.3g}"
+        text = f"{100 * value:.1f}%"
+    elif abs(value) >= 1e6:
+        text = f"{value / 1e6:.3g}M"
+    elif abs(value) >= 1e4:
+        text = f"{value / 1e3:.3g}k"
+    elif abs(value) >= 100:
+        text = f"{value:.0f}"
+    else:
+        text = f"{value:.3g}"
+    return text.replace("-", "−")

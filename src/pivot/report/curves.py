@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 
 from pivot.report.run import Series
@@ -43,7 +45,7 @@ def thin(values: np.ndarray, most: int = MOST_POINTS) -> np.ndarray:
         return np.arange(len(values))
     edges = np.linspace(0, len(values), (most - 2) // 2 + 1).astype(int)
     kept = {0, len(values) - 1}
-    for start, stop in zip(edges[:-1], edges[1:], strict=True):
+    for start, stop in pairwise(edges):
         kept.add(start + int(np.argmin(values[start:stop])))
         kept.add(start + int(np.argmax(values[start:stop])))
     return np.array(sorted(kept))

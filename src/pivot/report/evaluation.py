@@ -26,7 +26,9 @@ def evaluation_table(run: Run) -> Table:
         label = f"{name}, {evaluation_label(evaluation)}"
         rows.append(Row(label, _values(evaluation), rule_above=bool(names) and name not in names))
         names.add(name)
-    return Table("evaluations", "Accuracy is the mean over samples of each prompt", "Evaluation", columns, tuple(rows))
+    return Table(
+        "evaluations", "Accuracy is the mean over samples of each prompt", "Evaluation", columns, tuple(rows)
+    )
 
 
 def _values(evaluation: dict[str, Any]) -> tuple[Value, ...]:

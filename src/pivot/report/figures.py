@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import singledispatch
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -14,8 +15,8 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 from pivot.report.charts import Chart, HeatMap, IntervalChart, LineChart, StackChart
 
 COLOURS = ("#1f66ad", "#d4621f", "#188566", "#7d52b0", "#b38715", "#64707d", "#b03d74", "#2f93ba")
-"""The page's light series colours; told apart with any colour vision together with their order of lightness."""
-STYLE = {
+"""The page's series colours in its light theme."""
+STYLE: dict[Any, Any] = {
     "font.size": 9,
     "axes.titlesize": 10,
     "axes.titleweight": "bold",
@@ -67,18 +68,34 @@ def plot(chart: Chart, axes: Axes) -> None:
 def _(chart: LineChart, axes: Axes) -> None:
     for curve in chart.curves:
         colour = COLOURS[curve.colour % len(COLOURS)]
-        strong = curve.values if curve.smoothed is None else curve.smoothed
-        if curve.smoothed is not None:
+        if curve.smoothed is not None and chart.faint:
             axes.plot(curve.steps, curve.values, color=colour, alpha=0.28, linewidth=0.8)
         if curve.spread is not None:
-            low, high = curve.values - curve.spread, curve.values + curve.spread
+            low, high = curve.strong - curve.spread, curve.strong + curve.spread
             axes.fill_between(curve.steps, low, high, color=colour, alpha=0.16, linewidth=0)
         dot = "o" if chart.dots or len(curve.steps) == 1 else None
-        axes.plot(curve.steps, strong, color=colour, linewidth=1.7, label=curve.label, marker=dot, markersize=3.5)
+        axes.plot(
+            curve.steps,
+            curve.strong,
+            color=colour,
+            linewidth=1.7,
+            label=curve.label,
+            marker=dot,
+            markersize=3.5,
+        )
     for step, what in chart.marks:
         axes.axvline(step, color="#8a939f", linestyle=(0, (3, 3)), linewidth=0.8)
         place = (step, 1.0)
-        axes.annotate(what, place, (3, -2), ("data", "axes fraction"), "offset points", va="top", fontsize=7, color="#64707d")
+        axes.annotate(
+            what,
+            place,
+            (3, -2),
+            ("data", "axes fraction"),
+            "offset points",
+            va="top",
+            fontsize=7,
+            color="#64707d",
+        )
     axes.set_xlabel(chart.x_label)
     if chart.percent:
         axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
@@ -103,7 +120,9 @@ def _(chart: StackChart, axes: Axes) -> None:
 def _(chart: HeatMap, axes: Axes) -> None:
     width = chart.steps[-1] - chart.steps[-2] if len(chart.steps) > 1 else 1
     box = (chart.steps[0], chart.steps[-1] + width, 0, chart.shares.shape[0])
-    picture = axes.imshow(chart.shares, origin="lower", aspect="auto", extent=box, cmap="Blues", interpolation="nearest")
+    picture = axes.imshow(
+        chart.shares, origin="lower", aspect="auto", extent=box, cmap="Blues", interpolation="nearest"
+    )
     places = range(0, len(chart.edges), max(1, len(chart.edges) // 5))
     axes.set_yticks(list(places), [chart.edges[i] for i in places])
     axes.set_xlabel("step")
@@ -123,9 +142,10 @@ def _(chart: IntervalChart, axes: Axes) -> None:
             colour = COLOURS[chart.series.index(estimate.label) % len(COLOURS)]
             low = estimate.value if estimate.low is None else estimate.low
             high = estimate.value if estimate.high is None else estimate.high
-            label = None if estimate.label in shown else estimate.label
+            label = None if estimate.hollow or estimate.label in shown else estimate.label
             axes.plot([low, high], [y, y], color=colour, alpha=0.45, linewidth=2)
-            axes.plot(estimate.value, y, "o", color=colour, markersize=5, label=label)
+            face = "white" if estimate.hollow else colour
+            axes.plot(estimate.value, y, "o", color=colour, markerfacecolor=face, markersize=5, label=label)
             shown.add(estimate.label)
             y += 0.3
         y += 0.4

@@ -35,7 +35,9 @@ def _change(before: float, after: float) -> str:
 
 def _evaluation(run: Run) -> str:
     """The first benchmark that was evaluated before and after, images shown."""
-    seen = {(e.get("name"), e.get("when")): float(e["accuracy"]) for e in run.evaluations if not e.get("blank")}
+    seen = {
+        (e.get("name"), e.get("when")): float(e["accuracy"]) for e in run.evaluations if not e.get("blank")
+    }
     for (name, when), after in seen.items():
         if when == "after":
             before = seen.get((name, "before"))
@@ -57,7 +59,7 @@ def _training(run: Run) -> str:
     series = run.series("reward/accuracy")
     if not len(series):
         return ""
-    return _tile("training", "Training accuracy, last step", _share(series.values[-1]), _change(*series.values[[0, -1]]))
+    return _tile("training", "Training accuracy", _share(series.values[-1]), _change(*series.values[[0, -1]]))
 
 
 def _utility(run: Run) -> str:
@@ -65,14 +67,14 @@ def _utility(run: Run) -> str:
     if correct is None or wrong is None:
         return ""
     value = f"{correct:+.3f}".replace("-", "−")
-    return _tile("support", "Visual support c, correct", value, f"wrong {wrong:+.3f}, last step".replace("-", "−"))
+    return _tile("support", "Visual support", value, f"c of correct; wrong {wrong:+.3f}".replace("-", "−"))
 
 
 def _buffer(run: Run) -> str:
     size, eligible = run.series("buffer/size").last, run.series("buffer/eligible").last
     if size is None:
         return ""
-    detail = "rows" if eligible is None else f"rows, {eligible:,.0f} of them eligible"
+    detail = "rows" if eligible is None else f"rows, {eligible:,.0f} eligible"
     return _tile("buffer", "Experience buffer", f"{size:,.0f}", detail)
 
 

@@ -1,6 +1,6 @@
 """One self-contained HTML page: style, script, data and pictures inside, nothing fetched.
 
-All text passes through `escape` or, as data, through `data_block`; the page's policy lets only its own script run.
+Text passes through `escape` or, as data, through `data_block`; the page's policy runs no script but its own.
 """
 
 from __future__ import annotations
@@ -36,16 +36,17 @@ class Page:
         """A part with its heading, listed in the page's navigation."""
         said = f'<p class="intro">{escape(intro)}</p>' if intro else ""
         self.links.append((anchor, title))
-        self.parts.append(f'<section class="part" id="{anchor}"><h2>{escape(title)}</h2>{said}{inside}</section>')
+        self.parts.append(
+            f'<section class="part" id="{anchor}"><h2>{escape(title)}</h2>{said}{inside}</section>'
+        )
 
     def chart(self, chart: Chart) -> str:
         """A figure with its caption, its keys and its read-out."""
         drawing = draw(chart)
         self.readouts[chart.name] = drawing.readout
-        caption = f"<figcaption><b>{escape(chart.title)}</b> {escape(chart.note)}</figcaption>"
-        return (
-            f'<figure class="chart" data-chart="{escape(chart.name)}">{caption}{_keys(chart)}{drawing.svg}</figure>'
-        )
+        caption = f"<figcaption><b>{escape(chart.title)}</b><span>{escape(chart.note)}</span></figcaption>"
+        inside = f"{caption}{_keys(chart)}{drawing.svg}"
+        return f'<figure class="chart" data-chart="{escape(chart.name)}">{inside}</figure>'
 
     def charts(self, charts: list[Chart], style: str = "charts") -> str:
         return f'<div class="{style}">{"".join(map(self.chart, charts))}</div>' if charts else ""
@@ -66,8 +67,8 @@ class Page:
 <path d="{SUN}"/></svg></button></div></nav>
 <header class="top" id="top">{self.header}</header>
 <main>{"".join(self.parts)}</main>
-<footer>Written by <code>pivot</code> from the run's folder alone; figures as SVG and PDF are in <code>figures/</code>
-beside this page.</footer>
+<footer>Written by <code>pivot</code> from files of the run alone. The figures are in <code>figures/</code>
+beside this page, as SVG and PDF.</footer>
 {data_block("chart-data", self.readouts)}
 {data_block("group-data", self.groups)}
 <script>{script}</script></body></html>
@@ -83,7 +84,9 @@ def data_block(name: str, data: Any) -> str:
 
 
 def definition_list(facts: dict[str, Any], style: str = "facts-list") -> str:
-    rows = "".join(f"<dt>{escape(k)}</dt><dd>{escape(str(v))}</dd>" for k, v in facts.items() if v not in (None, ""))
+    rows = "".join(
+        f"<dt>{escape(k)}</dt><dd>{escape(str(v))}</dd>" for k, v in facts.items() if v not in (None, "")
+    )
     return f'<dl class="{style}">{rows}</dl>'
 
 
@@ -99,6 +102,6 @@ def _keys(chart: Chart) -> str:
         case HeatMap():
             keys = []
     if len(keys) < 2:
-        return ""
+        keys = []
     spans = "".join(f'<span class="c{colour % NUM_COLOURS}">{escape(label)}</span>' for label, colour in keys)
     return f'<div class="keys">{spans}</div>'

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -25,7 +25,7 @@ class Panel:
     percent: bool = False
     from_zero: bool = False
     dots: bool = False
-    name: str = field(default="")
+    smoothed: bool = True
 
 
 TRAINING = (
@@ -35,7 +35,14 @@ TRAINING = (
         {"reward/accuracy": "training"},
         percent=True,
     ),
-    Panel("Validation accuracy", "On held-out prompts", {"eval/accuracy": "validation"}, percent=True, dots=True),
+    Panel(
+        "Validation accuracy",
+        "On held-out prompts",
+        {"eval/accuracy": "validation"},
+        percent=True,
+        dots=True,
+        smoothed=False,
+    ),
     Panel("Reward", "Accuracy and format, as the advantages see it", {"reward/mean": "reward"}),
     Panel("Response length", "Tokens, mean over rollouts", {"rollout/length_mean": "mean"}, from_zero=True),
     Panel("Entropy", "Mean token entropy, nats", {"rollout/entropy": "entropy"}, from_zero=True),
@@ -58,19 +65,33 @@ TRAINING = (
     ),
 )
 BUFFER = (
-    Panel("Rows", "Prompts in the buffer", {"buffer/size": "all", "buffer/eligible": "eligible"}, from_zero=True),
+    Panel(
+        "Rows",
+        "Prompts in the buffer; the eligible ones can be replayed",
+        {"buffer/size": "all", "buffer/eligible": "eligible"},
+        from_zero=True,
+        smoothed=False,
+    ),
     Panel(
         "Accuracy by source",
         "Correct responses of fresh and of replayed prompts",
         {"reward/fresh_accuracy": "fresh", "reward/replay_accuracy": "replayed"},
         percent=True,
     ),
-    Panel("Replay share", "Replayed among trained groups", {"buffer/replay_share": "share"}, percent=True, from_zero=True),
+    Panel(
+        "Replay share",
+        "Replayed groups among those trained on",
+        {"buffer/replay_share": "share"},
+        percent=True,
+        from_zero=True,
+        smoothed=False,
+    ),
     Panel(
         "Age",
         "Steps, mean over the anchors drawn",
         {"buffer/score_age": "of scores", "buffer/anchor_age": "of responses"},
         from_zero=True,
+        smoothed=False,
     ),
 )
 
@@ -82,14 +103,14 @@ def line_charts(run: Run, panels: tuple[Panel, ...]) -> list[Chart]:
     for panel in panels:
         logged = [(label, run.series(key)) for key, label in panel.keys.items()]
         curves = tuple(
-            Curve(label, series.steps, series.values, None if panel.dots else smooth(series), colour=i)
+            Curve(label, series.steps, series.values, smooth(series) if panel.smoothed else None, colour=i)
             for i, (label, series) in enumerate(logged)
             if len(series)
         )
         if curves:
-            name = panel.name or panel.title.lower().replace(" ", "-")
-            settings = {"percent": panel.percent, "from_zero": panel.from_zero, "marks": marks, "dots": panel.dots}
-            charts.append(LineChart(name, panel.title, panel.note, curves, **settings))
+            name = panel.title.lower().replace(" ", "-")
+            chart = LineChart(name, panel.title, panel.note, curves, percent=panel.percent, dots=panel.dots)
+            charts.append(replace(chart, from_zero=panel.from_zero, marks=marks))
     return charts
 
 
@@ -111,7 +132,7 @@ def success_histogram(run: Run) -> list[Chart]:
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     steps, shares = bin_means(np.array([line["step"] for line in lines], dtype=float), shares, MOST_BINS)
     edges = tuple(short(i / width) for i in range(width + 1))
-    note = "Share of rows, darker is more; only rows between 0 and 1 can be drawn"
+    note = "Rows of the buffer by success rate, share of the step"
     return [HeatMap("success-rates", "Success rates", note, steps, shares.T, edges, "success rate")]
 
 
@@ -138,11 +159,12 @@ def evaluation_charts(run: Run) -> list[Chart]:
     rows: dict[str, list[Estimate]] = {}
     for evaluation in run.evaluations:
         low, high = interval(evaluation)
-        estimate = Estimate(evaluation_label(evaluation), float(evaluation["accuracy"]), low, high)
+        when, blank = str(evaluation.get("when") or "evaluated"), bool(evaluation.get("blank"))
+        estimate = Estimate(when, float(evaluation["accuracy"]), low, high, hollow=blank)
         rows.setdefault(str(evaluation.get("name", "evaluation")), []).append(estimate)
     if not rows:
         return []
-    note = "Mean over samples, bars are confidence intervals"
+    note = "With confidence intervals; rings: blank image"
     whole = tuple((name, tuple(estimates)) for name, estimates in rows.items())
     return [IntervalChart("evaluation", "Accuracy", note, whole), *_pass_at_k(run)]
 
@@ -173,6 +195,8 @@ def _pass_at_k(run: Run) -> list[Chart]:
             curves.append(Curve(evaluation_label(evaluation), ks, values, colour=len(curves)))
     note = "At least one of k samples is correct"
     return [
-        LineChart(f"pass-at-k-{i}", f"pass@k, {name}", note, tuple(curves), x_label="k", percent=True, dots=True)
+        LineChart(
+            f"pass-at-k-{i}", f"pass@k, {name}", note, tuple(curves), x_label="k", percent=True, dots=True
+        )
         for i, (name, curves) in enumerate(by_name.items(), start=1)
     ]

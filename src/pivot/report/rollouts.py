@@ -70,7 +70,9 @@ def summarise(offset: int, line: dict[str, Any]) -> Summary | None:
     spread = float(np.subtract(*np.quantile(scores, [0.95, 0.05]))) if len(scores) else 0.0
     dependency = max((r["dependency"] for r in responses if is_number(r.get("dependency"))), default=-1.0)
     outcomes = {bool(r.get("correct")) for r in responses}
-    return Summary(offset, line["step"], str(line.get("prompt_id", "")), len(outcomes) == 2, spread, dependency)
+    return Summary(
+        offset, line["step"], str(line.get("prompt_id", "")), len(outcomes) == 2, spread, dependency
+    )
 
 
 def shrink(line: dict[str, Any], summary: Summary) -> dict[str, Any]:
@@ -119,7 +121,9 @@ def _in_turn(summaries: list[Summary]) -> Iterator[Summary]:
 def _responses(line: dict[str, Any]) -> list[dict[str, Any]]:
     listed = line.get("responses")
     candidates = listed if isinstance(listed, list) else []
-    return [r for r in candidates if isinstance(r, dict) and isinstance(r.get("tokens"), list) and r["tokens"]]
+    return [
+        r for r in candidates if isinstance(r, dict) and isinstance(r.get("tokens"), list) and r["tokens"]
+    ]
 
 
 def _most_telling(responses: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -139,7 +143,9 @@ def _response(response: dict[str, Any]) -> dict[str, Any]:
         "reason": str(response.get("reason") or ""),
         "extracted": None if response.get("extracted") is None else str(response["extracted"]),
     }
-    kept |= {key: _short(response[key]) for key in ("advantage", "dependency") if is_number(response.get(key))}
+    kept |= {
+        key: _short(response[key]) for key in ("advantage", "dependency") if is_number(response.get(key))
+    }
     for key in PER_TOKEN:
         if numbers := _token_numbers(response, key):
             kept[key] = [_short(number) for number in numbers]
@@ -154,8 +160,9 @@ def _anchor(anchor: dict[str, Any]) -> dict[str, Any]:
 def _token_numbers(response: dict[str, Any], key: str) -> list[float]:
     """A number a token; empty where the list is absent, has another length or holds anything else."""
     numbers = response.get(key)
-    fits = isinstance(numbers, list) and len(numbers) == len(response["tokens"]) and all(map(is_number, numbers))
-    return numbers if fits else []
+    if not isinstance(numbers, list) or len(numbers) != len(response["tokens"]):
+        return []
+    return numbers if all(map(is_number, numbers)) else []
 
 
 def _images(listed: Any) -> list[str]:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -82,7 +82,7 @@ class Run:
         return Series(np.asarray(steps, dtype=float), np.asarray(values, dtype=float))
 
 
-def is_number(value: Any) -> bool:
+def is_number(value: Any) -> TypeGuard[float]:
     """A finite int or float; booleans are not numbers."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
@@ -95,16 +95,24 @@ def read_run(folder: Path | str) -> Run:
     folder = Path(folder)
     if not any((folder / piece).is_file() for piece in PIECES):
         wanted = ", ".join(PIECES)
-        raise UserError(f"{folder} is not a run's folder: it holds none of {wanted}; give the folder of `pivot train --out`")
-    run = Run(folder, gaps=[f"{p} is missing: {what}." for p, what in PIECES.items() if not (folder / p).is_file()])
+        raise UserError(
+            f"{folder} is not a run's folder: it holds none of {wanted}; give what `pivot train` wrote"
+        )
+    run = Run(
+        folder, gaps=[f"{p} is missing: {what}." for p, what in PIECES.items() if not (folder / p).is_file()]
+    )
     run.config = _read_object(run, "config.json")
     run.info = _read_object(run, "run.json")
-    by_step = {line["step"]: line for _, line in read_lines(run, "metrics.jsonl") if is_number(line.get("step"))}
+    by_step = {
+        line["step"]: line for _, line in read_lines(run, "metrics.jsonl") if is_number(line.get("step"))
+    }
     run.metrics = [by_step[step] for step in sorted(by_step)]
     listed = _read_object(run, "eval/scores.json").get("evaluations", [])
     run.evaluations = [e for e in listed if isinstance(e, dict) and is_number(e.get("accuracy"))]
     if len(run.evaluations) < len(listed):
-        run.gaps.append(f"eval/scores.json has {len(listed) - len(run.evaluations)} entries without an accuracy.")
+        run.gaps.append(
+            f"eval/scores.json has {len(listed) - len(run.evaluations)} entries without an accuracy."
+        )
     return run
 
 

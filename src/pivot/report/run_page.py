@@ -46,10 +46,10 @@ def _header(run: Run) -> str:
     planned = run.setting("train.steps")
     progress = f"step {run.num_steps}" + (f" of {planned}" if planned else "")
     known = run.status if run.status in ("finished", "running", "stopped", "failed") else ""
-    chips = f'<span class="chip">{escape(run.method)}</span><span class="chip {known}">{escape(run.status)}</span>'
-    chips += f'<span class="chip">{escape(progress)}</span>'
+    said = ((run.method, ""), (run.status, known), (progress, ""))
+    chips = "".join(f'<span class="chip {style}">{escape(text)}</span>' for text, style in said)
     facts = [run.setting("model.path"), run.setting("data.train")]
-    lead = " trained on ".join(str(fact) for fact in facts if fact) + _ending(run)
+    lead = ", trained on ".join(str(fact) for fact in facts if fact) + _ending(run)
     gaps = "".join(f"<li>{escape(gap)}</li>" for gap in run.gaps)
     missing = f'<aside class="gaps"><b>Not all is here</b><ul>{gaps}</ul></aside>' if gaps else ""
     title = f'<div class="chips">{chips}</div><h1>{escape(run.name)}</h1><p class="lead">{escape(lead)}</p>'
@@ -70,8 +70,10 @@ def _ending(run: Run) -> str:
 def _training(page: Page, run: Run) -> list[Chart]:
     charts = panels.line_charts(run, panels.TRAINING)
     if charts:
-        width = short(smoothing_width(run.series("step")))
-        intro = f"Strong lines are smoothed (Gaussian, σ = {width} steps), faint lines are the steps as logged."
+        width = round(smoothing_width(run.series("step")))
+        intro = (
+            f"Strong lines are smoothed (Gaussian, σ = {width} steps), faint lines are the steps as logged."
+        )
         page.add("training", "Training dynamics", page.charts(charts), intro)
     return charts
 
@@ -80,10 +82,10 @@ def _evaluation(page: Page, run: Run) -> list[Chart]:
     charts = panels.evaluation_charts(run)
     if charts:
         intro = (
-            "Before and after training, with confidence intervals. With a blank image the model sees nothing: "
-            "what it still solves needs no eyes."
+            "Before and after training, with confidence intervals. With a blank image the model sees nothing:"
+            " what it still solves there needs no eyes."
         )
-        inside = page.charts(charts, "charts two") + to_html(evaluation_table(run))
+        inside = page.charts(charts) + to_html(evaluation_table(run))
         page.add("evaluation", "Evaluation", inside, intro)
     return charts
 
@@ -92,10 +94,12 @@ def _token_map(page: Page) -> None:
     if not page.groups:
         return
     intro = (
-        "Each token is coloured by what the image does for it: warm is high, blue is below zero. Point at a token, "
-        "or walk with the arrow keys, for all its numbers; choose another group from the gallery."
+        "Each token is coloured by what the image does for it: warm is high, blue is below zero. Point at a "
+        "token, or walk with the arrow keys, for all its numbers; choose another group from the gallery."
     )
-    inside = '<div id="token-map"></div><noscript><p class="intro">The token map needs JavaScript.</p></noscript>'
+    inside = (
+        '<div id="token-map"></div><noscript><p class="intro">The token map needs JavaScript.</p></noscript>'
+    )
     page.add("tokens", "Token utility map", inside, intro)
 
 
@@ -117,19 +121,27 @@ def _time(page: Page, run: Run) -> list[Chart]:
         return charts
     bar = "".join(f'<span class="c{i}" style="flex:{s:.4f}"></span>' for i, (_, _, s) in enumerate(shares))
     keys = "".join(
-        f'<div class="c{i}"><dt>{phase}</dt><dd>{100 * share:.1f}% <small>{short(seconds)} s</small></dd></div>'
+        f'<div class="c{i}"><dt>{phase}</dt><dd>{100 * share:.1f}% <small>{short(seconds)} s</small></dd>'
+        "</div>"
         for i, (phase, seconds, share) in enumerate(shares)
     )
-    summary = f'<div><div class="shares" aria-hidden="true">{bar}</div><dl class="share-keys">{keys}</dl></div>'
+    bars = f'<div class="shares" aria-hidden="true">{bar}</div><dl class="share-keys">{keys}</dl>'
+    summary = f'<div class="wide"><p class="intro">Mean over {len(run.metrics)} steps</p>{bars}</div>'
     drawn = "".join(map(page.chart, charts))
-    page.add("time", "Where the time goes", f'<div class="charts two">{drawn}{summary}</div>')
+    page.add("time", "Where the time goes", f'<div class="charts">{drawn}{summary}</div>')
     return charts
 
 
 def _setup(page: Page, run: Run) -> None:
     facts: dict[str, Any] = {"Folder": run.folder.resolve(), "Method": run.method}
     facts |= {"Model": run.setting("model.path"), "Data": run.setting("data.train")}
-    facts |= {key.capitalize(): value for key, value in run.info.items() if isinstance(value, str | int | float)}
+    facts |= {
+        key.capitalize(): value for key, value in run.info.items() if isinstance(value, str | int | float)
+    }
     config = escape(json.dumps(run.config, indent=2, ensure_ascii=False))
-    folded = f"<details><summary>Resolved configuration</summary><pre>{config}</pre></details>" if run.config else ""
+    folded = (
+        f"<details><summary>Resolved configuration</summary><pre>{config}</pre></details>"
+        if run.config
+        else ""
+    )
     page.add("setup", "What was run", definition_list(facts) + folded)

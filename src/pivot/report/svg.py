@@ -12,7 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from pivot.report.charts import Chart, Curve, HeatMap, IntervalChart, LineChart, StackChart, extent, short, ticks
+from pivot.report.charts import (
+    Chart,
+    Curve,
+    HeatMap,
+    IntervalChart,
+    LineChart,
+    StackChart,
+    extent,
+    short,
+    ticks,
+)
 from pivot.report.curves import thin
 
 WIDTH = 400
@@ -67,8 +77,9 @@ def _(chart: LineChart) -> Drawing:
         anchor = "end" if x > 0.7 * WIDTH else "start"
         shift = -4 if anchor == "end" else 4
         parts.append(f'<path class="mark" d="M{x:.1f} {TOP}V{HEIGHT - BOTTOM}"/>')
-        parts.append(f'<text class="mark" x="{x + shift:.1f}" y="{TOP + 9}" text-anchor="{anchor}">{escape(what)}</text>')
-    parts += [_curve(frame, curve, chart.dots) for curve in chart.curves]
+        place = f'x="{x + shift:.1f}" y="{TOP + 9}" text-anchor="{anchor}"'
+        parts.append(f'<text class="mark" {place}>{escape(what)}</text>')
+    parts += [_curve(frame, curve, chart) for curve in chart.curves]
     readout = frame.readout() | {"kind": "line", "percent": chart.percent, "xLabel": chart.x_label}
     readout["curves"] = [_curve_numbers(curve) for curve in chart.curves]
     return Drawing(_svg("".join(parts), _summary(chart), len(chart.curves) > 0), readout)
@@ -85,7 +96,12 @@ def _(chart: StackChart) -> Drawing:
         parts.append(f'<path class="layer c{i % NUM_COLOURS}" d="{line}"/>')
         below = top
     layers = [{"label": n, "y": _rounded(v)} for n, v in zip(chart.labels, chart.layers, strict=True)]
-    readout = frame.readout() | {"kind": "stack", "unit": chart.unit, "steps": _rounded(chart.steps), "layers": layers}
+    readout = frame.readout() | {
+        "kind": "stack",
+        "unit": chart.unit,
+        "steps": _rounded(chart.steps),
+        "layers": layers,
+    }
     return Drawing(_svg("".join(parts), chart.title), readout)
 
 
@@ -100,10 +116,11 @@ def _(chart: HeatMap) -> Drawing:
     for row, column in zip(*np.nonzero(chart.shares > 0.004 * strongest), strict=True):
         # A square root lets the rare bins be seen beside the crowded ones.
         strength = (float(chart.shares[row, column]) / strongest) ** 0.5
-        place = f'x="{x[column]:.1f}" y="{y[row + 1]:.1f}" width="{x[column + 1] - x[column] + 0.3:.1f}"'
+        place = f'x="{x[column]:.2f}" y="{y[row + 1]:.1f}" width="{x[column + 1] - x[column]:.2f}"'
         parts.append(f'<rect {place} height="{y[row] - y[row + 1]:.1f}" fill-opacity="{strength:.2f}"/>')
     for row in range(0, rows + 1, max(1, rows // 5)):
-        parts.append(f'<text class="tick" x="{LEFT - 6}" y="{y[row] + 3.5:.1f}" text-anchor="end">{chart.edges[row]}</text>')
+        place = f'x="{LEFT - 6}" y="{y[row] + 3.5:.1f}" text-anchor="end"'
+        parts.append(f'<text class="tick" {place}>{chart.edges[row]}</text>')
     cells = [_rounded(column) for column in chart.shares.T]
     readout = frame.readout() | {"kind": "heat", "steps": _rounded(chart.steps), "cells": cells}
     readout |= {"edges": list(chart.edges), "yLabel": chart.y_label}
@@ -124,27 +141,32 @@ def _(chart: IntervalChart) -> Drawing:
         parts.append(f'<text class="row" x="{LEFT}" y="{top + 14}">{escape(label)}</text>')
         for j, estimate in enumerate(estimates):
             y = top + 27 + 15 * j
-            x = frame.x(np.array([estimate.value, estimate.low or estimate.value, estimate.high or estimate.value]))
+            x = frame.x(
+                np.array([estimate.value, estimate.low or estimate.value, estimate.high or estimate.value])
+            )
             colour = f"c{chart.series.index(estimate.label) % NUM_COLOURS}"
-            parts.append(f'<g class="estimate {colour}"><path d="M{x[1]:.1f} {y}H{x[2]:.1f}"/>')
+            style = f"estimate hollow {colour}" if estimate.hollow else f"estimate {colour}"
+            parts.append(f'<g class="{style}"><path d="M{x[1]:.1f} {y}H{x[2]:.1f}"/>')
             parts.append(f'<circle cx="{x[0]:.1f}" cy="{y}" r="4.5"/>')
-            parts.append(f'<text x="{x[2] + 8:.1f}" y="{y + 3.5}">{short(estimate.value, percent=True)}</text></g>')
+            parts.append(
+                f'<text x="{x[2] + 8:.1f}" y="{y + 3.5}">{short(estimate.value, percent=True)}</text></g>'
+            )
     return Drawing(_svg("".join(parts), chart.title, height=height), {})
 
 
-def _curve(frame: Frame, curve: Curve, dots: bool) -> str:
+def _curve(frame: Frame, curve: Curve, chart: LineChart) -> str:
     colour = f"c{curve.colour % NUM_COLOURS}"
-    strong = curve.values if curve.smoothed is None else curve.smoothed
+    strong = curve.strong
     kept = thin(curve.values)
     steps, values, parts = curve.steps[kept], curve.values[kept], []
     if curve.spread is not None and np.any(curve.spread > 0):
-        high, low = (curve.values + curve.spread)[kept], (curve.values - curve.spread)[kept]
+        high, low = (strong + curve.spread)[kept], (strong - curve.spread)[kept]
         area = frame.path(steps, high) + "L" + frame.path(steps[::-1], low[::-1])[1:] + "Z"
         parts.append(f'<path class="band" d="{area}"/>')
-    if curve.smoothed is not None:
+    if curve.smoothed is not None and chart.faint:
         parts.append(f'<path class="raw" d="{frame.path(steps, values)}"/>')
     parts.append(f'<path class="line" d="{frame.path(steps, strong[kept])}"/>')
-    if dots or len(steps) == 1:
+    if chart.dots or len(steps) == 1:
         places = zip(frame.x(steps), frame.y(values), strict=True)
         parts += [f'<circle class="dot" cx="{x:.1f}" cy="{y:.1f}" r="3"/>' for x, y in places]
     return f'<g class="{colour}">{"".join(parts)}</g>'
@@ -178,13 +200,17 @@ def _axes(
         parts.append(f'<text class="tick" x="{x:.1f}" y="{bottom + 14}" text-anchor="middle">{text}</text>')
     parts.append(f'<path class="axis" d="M{LEFT} {bottom}H{WIDTH - RIGHT}"/>')
     middle = (LEFT + WIDTH - RIGHT) / 2
-    parts.append(f'<text class="tick" x="{middle}" y="{bottom + 27}" text-anchor="middle">{escape(x_label)}</text>')
+    parts.append(
+        f'<text class="tick" x="{middle}" y="{bottom + 27}" text-anchor="middle">{escape(x_label)}</text>'
+    )
     return "".join(parts)
 
 
 def _svg(inside: str, summary: str, readable: bool = True, height: int = HEIGHT) -> str:
     focus = ' tabindex="0"' if readable else ""
-    return f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(summary)}"{focus}>{inside}</svg>'
+    return (
+        f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(summary)}"{focus}>{inside}</svg>'
+    )
 
 
 def _summary(chart: LineChart) -> str:
@@ -202,8 +228,8 @@ def _x_range(steps: list[np.ndarray]) -> tuple[float, float]:
 
 
 def _y_range(chart: LineChart) -> tuple[float, float]:
-    heights = [curve.values for curve in chart.curves]
-    heights += [c.values + sign * c.spread for c in chart.curves if c.spread is not None for sign in (-1, 1)]
+    heights = [curve.values if chart.faint else curve.strong for curve in chart.curves]
+    heights += [c.strong + sign * c.spread for c in chart.curves if c.spread is not None for sign in (-1, 1)]
     return extent(np.concatenate(heights), chart.from_zero)
 
 

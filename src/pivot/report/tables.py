@@ -1,7 +1,8 @@
 """Tables for a page, a README, a paper and a spreadsheet: the best of a column bold, the second underlined.
 
 Example:
-    table = Table("main", "Accuracy, %", "Method", (Column("Geo3K"), Column("Avg.")), (Row("DAPO", (41.6, 46.1)),))
+    rows = (Row("DAPO", (41.6, 46.06)), Row("PIVOT", (43.07, 51.25)))
+    table = Table("main", "Accuracy, %", "Method", (Column("Geo3K"), Column("Avg.")), rows)
     print(to_markdown(table))
 """
 
@@ -61,19 +62,28 @@ def to_markdown(table: Table) -> str:
     lines.append([":--", *("--:" for _ in table.columns)])
     marks = {1: "**{}**", 2: "<u>{}</u>"}
     for label, cells in _marked(table):
-        lines.append([_markdown(label), *(marks.get(place, "{}").format(_markdown(text)) for text, place in cells)])
+        lines.append(
+            [_markdown(label), *(marks.get(place, "{}").format(_markdown(text)) for text, place in cells)]
+        )
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + f"\n\n{_markdown(table.caption)}\n"
 
 
 def to_latex(table: Table) -> str:
     """A floating table with booktabs rules."""
     marks = {1: r"\textbf{{{}}}", 2: r"\underline{{{}}}"}
-    head = " & ".join(rf"\textbf{{{_latex(name)}}}" for name in (table.stub, *(c.name for c in table.columns)))
+    head = " & ".join(
+        rf"\textbf{{{_latex(name)}}}" for name in (table.stub, *(c.name for c in table.columns))
+    )
     body = []
     for row, (label, cells) in zip(table.rows, _marked(table), strict=True):
         line = [_latex(label), *(marks.get(place, "{}").format(_latex(text)) for text, place in cells)]
         body += [r"\midrule"] * row.rule_above + [" & ".join(line) + r" \\"]
-    opening = [r"\begin{table}[t]", r"\centering", rf"\begin{{tabular}}{{l{'r' * len(table.columns)}}}", r"\toprule"]
+    opening = [
+        r"\begin{table}[t]",
+        r"\centering",
+        rf"\begin{{tabular}}{{l{'r' * len(table.columns)}}}",
+        r"\toprule",
+    ]
     closing = [r"\bottomrule", r"\end{tabular}", rf"\caption{{{_latex(table.caption)}}}"]
     closing += [rf"\label{{tab:{table.name}}}", r"\end{table}"]
     return "\n".join([*opening, head + r" \\", r"\midrule", *body, *closing]) + "\n"
@@ -81,7 +91,9 @@ def to_latex(table: Table) -> str:
 
 def to_csv(table: Table) -> str:
     """Full numbers, for a spreadsheet: no marks, spreads in columns of their own where there are any."""
-    spread_at = [i for i in range(len(table.columns)) if any(_spread(row, i) is not None for row in table.rows)]
+    spread_at = [
+        i for i in range(len(table.columns)) if any(_spread(row, i) is not None for row in table.rows)
+    ]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     names = [column.name for column in table.columns]
@@ -93,15 +105,21 @@ def to_csv(table: Table) -> str:
 
 def to_html(table: Table) -> str:
     marks = {1: "<b>{}</b>", 2: "<u>{}</u>"}
-    head = "".join(f'<th scope="col">{html.escape(n)}</th>' for n in (table.stub, *(c.name for c in table.columns)))
+    head = "".join(
+        f'<th scope="col">{html.escape(n)}</th>' for n in (table.stub, *(c.name for c in table.columns))
+    )
     body = []
     for row, (label, cells) in zip(table.rows, _marked(table), strict=True):
-        line = "".join(f"<td>{marks.get(place, '{}').format(html.escape(text))}</td>" for text, place in cells)
+        line = "".join(
+            f"<td>{marks.get(place, '{}').format(html.escape(text))}</td>" for text, place in cells
+        )
         style = ' class="rule"' if row.rule_above else ""
         body.append(f'<tr{style}><th scope="row">{html.escape(label)}</th>{line}</tr>')
-    caption = f"<caption>{html.escape(table.caption)}</caption>"
+    title, colon, rest = table.caption.partition(":")
+    caption = f"<caption><b>{html.escape(title)}</b>{html.escape(colon + rest)}</caption>"
     inside = f"{caption}<thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody>"
-    return f'<div class="table-wrap"><table class="data" id="table-{html.escape(table.name)}">{inside}</table></div>'
+    name = html.escape(table.name)
+    return f'<div class="table-wrap"><table class="data" id="table-{name}">{inside}</table></div>'
 
 
 def write_tables(tables: list[Table], folder: Path) -> None:
@@ -122,16 +140,23 @@ def _marked(table: Table) -> list[tuple[str, list[tuple[str, int]]]]:
 
 
 def _places(table: Table, index: int) -> list[int]:
-    """Ranks go by the numbers as printed, so that equal ones share a place; a lone number wins nothing."""
+    """Ranks go by the numbers as printed, so that equal ones share a place.
+
+    A lone number wins nothing, and of two the loser is not honoured as second.
+    """
     column = table.columns[index]
     printed = [
-        float(format(row.values[index], column.form)) if row.ranked and _is_ranked(row.values[index]) else None
+        float(format(row.values[index], column.form))
+        if row.ranked and _is_ranked(row.values[index])
+        else None
         for row in table.rows
     ]
     distinct = sorted({n for n in printed if n is not None}, reverse=column.best == "high")
-    if column.best is None or sum(n is not None for n in printed) < 2:
+    num_ranked = sum(n is not None for n in printed)
+    if column.best is None or num_ranked < 2:
         return [0] * len(printed)
-    return [1 + distinct.index(n) if n in distinct[:2] else 0 for n in printed]
+    marked = distinct[: 2 if num_ranked > 2 else 1]
+    return [1 + marked.index(n) if n in marked else 0 for n in printed]
 
 
 def _is_ranked(value: Value) -> bool:

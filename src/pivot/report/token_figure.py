@@ -34,7 +34,7 @@ def save_token_figures(groups: list[dict[str, Any]], folder: Path) -> list[Path]
     """`tokens-1`, `tokens-2`, ... of the first groups that have utilities, as SVG and PDF."""
     scored = [g for g in groups if any("utility" in r for r in g["responses"])]
     paths = []
-    with matplotlib.rc_context(STYLE | {"text.parse_math": False}):
+    with matplotlib.rc_context({**STYLE, "text.parse_math": False}):
         for i, group in enumerate(scored[:NUM_FIGURES], start=1):
             paths += save(token_figure(group), folder / f"tokens-{i}")
     return paths
@@ -53,7 +53,8 @@ def token_figure(group: dict[str, Any]) -> Figure:
     _blank(axes, (0, LINE_LENGTH + 2), (height + 0.5, 0))
     y = 0.25
     for response, block in zip(shown, lines, strict=True):
-        title = f"{'Correct' if response['correct'] else 'Wrong'} response, answer {response['extracted'] or 'none'}"
+        outcome = "Correct" if response["correct"] else "Wrong"
+        title = f"{outcome} response, answer {response['extracted'] or 'none'}"
         axes.text(0, y, _printable(title), fontsize=9, fontweight="bold", va="center")
         y = _write(axes, response, block, y + LINE_HEIGHT * 1.3, limit) + LINE_HEIGHT
     bar = figure.add_axes((0.945, 0.25, 0.01, 0.5))
@@ -61,7 +62,9 @@ def token_figure(group: dict[str, Any]) -> Figure:
     return figure
 
 
-def _write(axes: Axes, response: dict[str, Any], lines: list[list[tuple[int, int, str]]], y: float, limit: float) -> float:
+def _write(
+    axes: Axes, response: dict[str, Any], lines: list[list[tuple[int, int, str]]], y: float, limit: float
+) -> float:
     for line in lines:
         for index, column, text in line:
             strength = 0.5 + 0.5 * np.clip(response["utility"][index] / limit, -1, 1)

@@ -116,8 +116,8 @@ def we_math(graded: Sequence[Graded]) -> dict[str, float]:
         CM complete mastery             steps right, the whole right
         RM rote memorisation            steps wrong, the whole right
     where CM asks for all steps (strict) or at least one (loose), RM for a wrong step or for all wrong. IK, IG
-    and CM are shares of all problems, RM of CM + RM; score = (CM + IG/2) / problems. Problems of which a row is
-    missing cannot be counted: `incomplete` says how many.
+    and CM are shares of all problems, RM of CM + RM; score = (CM + IG/2) / problems. Problems of which a row
+    is missing cannot be counted: `incomplete` says how many.
     """
     _need_columns(graded, ("ID", "key"))
     problems: dict[str, dict[str, tuple[bool, ...]]] = defaultdict(dict)

@@ -12,6 +12,8 @@ import os
 import struct
 import tempfile
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -21,7 +23,7 @@ from PIL import Image, ImageOps
 
 from pivot.types import ImageSource
 
-FORMATS = ("PNG", "JPEG", "MPO", "GIF", "WEBP", "BMP", "TIFF", "PPM")
+FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "BMP", "TIFF", "PPM")
 """Raster formats alone: no format that runs another program (EPS) or nests files."""
 MAX_PIXELS = 89_478_485
 """Pillow's own limit against decompression bombs; a quarter of a 20,000 x 20,000 image."""
@@ -41,7 +43,6 @@ _DECODING_ERRORS = (
     OverflowError,
     struct.error,
     zlib.error,
-    Image.DecompressionBombError,
 )
 
 
@@ -133,7 +134,7 @@ def check(source: EncodedImage, max_pixels: int = MAX_PIXELS, full: bool = False
     The quick check reads the header, and the checksums of a PNG or the end mark of a JPEG, without decoding
     a pixel; other formats, and every image with `full`, are decoded once.
     """
-    try:
+    with _decoding():
         data = source.read()
         if not data:
             raise ImageError("image is empty (0 bytes)")
@@ -143,8 +144,6 @@ def check(source: EncodedImage, max_pixels: int = MAX_PIXELS, full: bool = False
             if kind == "PNG":
                 image.verify()
             size = _upright_size(data)
-    except _DECODING_ERRORS as broken:
-        raise ImageError(f"image cannot be decoded ({_first_line(broken)})") from broken
     ends_well = kind == "PNG" or (kind == "JPEG" and b"\xff\xd9" in data[-_JPEG_TAIL:])
     if full or not ends_well:
         open_rgb(source, max_pixels)
@@ -153,10 +152,18 @@ def check(source: EncodedImage, max_pixels: int = MAX_PIXELS, full: bool = False
 
 def open_rgb(source: ImageSource, max_pixels: int = MAX_PIXELS) -> Image.Image:
     """The image as 8-bit RGB: upright by its EXIF, first frame, transparency on white."""
+    with _decoding(), source.open() as image:
+        _check_size(image.size, max_pixels)
+        return _rgb(ImageOps.exif_transpose(image))
+
+
+@contextmanager
+def _decoding() -> Iterator[None]:
+    """Whatever a decoder raises becomes an `ImageError` with one line of reason."""
     try:
-        with source.open() as image:
-            _check_size(image.size, max_pixels)
-            return _rgb(ImageOps.exif_transpose(image))
+        yield
+    except Image.DecompressionBombError as bomb:
+        raise ImageError(f"image is too large ({_first_line(bomb)})") from bomb
     except _DECODING_ERRORS as broken:
         raise ImageError(f"image cannot be decoded ({_first_line(broken)})") from broken
 

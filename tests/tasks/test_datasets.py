@@ -59,7 +59,9 @@ def test_a_folder_is_read_by_split() -> None:
     assert {p.id for p in load(DataSpec("geometry3k", path=folder, split="test")).prompts} == {
         p.id for p in load(DataSpec("geometry3k", path=f"{folder}/test.parquet")).prompts
     }
-    with pytest.raises(UserError, match=r"has no split 'validation': its files are named test, train"):
+    with pytest.raises(
+        UserError, match=r"has no file of split 'validation', it has test.parquet, train.parquet"
+    ):
         load(DataSpec("geometry3k", path=folder, split="validation"))
 
 
@@ -68,6 +70,8 @@ def test_real_intergps_folders() -> None:
     folder = str(SHARED / "geometry3k_intergps")
     plain = load(DataSpec("geometry3k", path=folder)).prompts
     assert [p.id for p in plain] == [f"geometry3k/train/{number}" for number in (11, 15, 16, 17, 19)]
+    with pytest.raises(UserError, match=r"has no split 'test': its folders are train"):
+        load(DataSpec("geometry3k", path=folder, split="test"))
     by_id = {p.id.rsplit("/")[-1]: p for p in plain}
     assert by_id["17"].answer == "120"
     assert by_id["17"].columns["letter"] == "D"
@@ -179,6 +183,15 @@ def test_a_path_is_a_name_too_and_the_usual_column_names_change_nothing(tmp_path
     ).prompts
     assert [p.id for p in by_name] == [p.id for p in spelt_out]
     assert not DataSpec("virl39k", image_column="images", problem_column="problem").names_columns
+
+
+def test_ids_that_look_numbered_do_not_collide(tmp_path: Path) -> None:
+    rows = [
+        {"problem": f"Find {i}.", "answer": "1", "id": name} for i, name in enumerate(["a", "a#2", "a", "a"])
+    ]
+    path = write_jsonl(tmp_path / "mine.jsonl", rows)
+    ids = [p.id for p in load(DataSpec("custom", path=str(path), image_column="")).prompts]
+    assert ids == ["mine/train/a", "mine/train/a#2", "mine/train/a#3", "mine/train/a#4"]
 
 
 def test_limit_reads_the_first_rows_and_warns_of_nothing(tmp_path: Path) -> None:

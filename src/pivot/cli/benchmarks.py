@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    known = [*map(_training_set, TRAINING_SETS.values()), *map(_benchmark, BENCHMARKS.values())]
+    known = [describe(one) for one in (*TRAINING_SETS.values(), *BENCHMARKS.values())]
     if args.json:
         for one in known:
             print(json.dumps(one, ensure_ascii=False))
@@ -41,43 +41,27 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _training_set(known: Format) -> dict[str, Any]:
-    copies = f"The same rows: {', '.join(known.copies)}." if known.copies else ""
-    here = {
-        "geometry3k": "64 real training rows, 5 real InterGPS folders",
-        "virl39k": "hand-made rows in both layouts",
-    }
-    return {
-        **_place(known),
-        "use": "training",
-        "matching": "number, expression or letter",
-        "known_from": "see docs/data.md",
-        "run_here": here.get(known.name, "not run"),
-        "papo_eval": None,
-        "note": copies,
-    }
-
-
-def _benchmark(known: Benchmark) -> dict[str, Any]:
-    return {
-        **_place(known),
-        "use": "out of domain" if known.name in OUT_OF_DOMAIN else "benchmark",
-        "matching": known.matching,
-        "known_from": known.known_from,
-        "run_here": known.run_here,
-        "papo_eval": None
-        if known.papo_split is None
-        else {"split": known.papo_split, "rows": known.papo_rows},
-        "note": known.note,
-    }
-
-
-def _place(known: Format) -> dict[str, Any]:
+def describe(known: Format) -> dict[str, Any]:
+    """A set as one JSON object."""
+    bundled = known if isinstance(known, Benchmark) and known.papo_split else None
     return {
         "name": known.name,
+        "use": _use(known),
         "hub_id": known.hub_id,
         "config": known.config,
         "split": known.split,
         "rows": known.expected.get(known.split),
         "columns": list(known.layouts[0].columns),
+        "matching": known.matching,
+        "known_from": known.known_from,
+        "run_here": known.run_here,
+        "papo_eval": {"split": bundled.papo_split, "rows": bundled.papo_rows} if bundled else None,
+        "copies": list(known.copies),
+        "note": known.note,
     }
+
+
+def _use(known: Format) -> str:
+    if not isinstance(known, Benchmark):
+        return "training"
+    return "out of domain" if known.name in OUT_OF_DOMAIN else "benchmark"

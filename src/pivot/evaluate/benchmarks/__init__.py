@@ -8,6 +8,7 @@ data = load(DataSpec("mathvista"), from_papo_eval=True)
 from __future__ import annotations
 
 import difflib
+from dataclasses import replace
 
 from pivot.errors import UserError
 from pivot.evaluate.benchmarks import (
@@ -21,6 +22,7 @@ from pivot.evaluate.benchmarks import (
     mathvista,
     mmk12,
     mmmu_pro,
+    papo_eval,
     realworldqa,
     scienceqa,
     we_math,
@@ -63,6 +65,8 @@ def find(name: str) -> Benchmark:
 
 def load(spec: DataSpec, strict: bool = False, from_papo_eval: bool = False) -> DataSet:
     """Read a benchmark, or any other set to evaluate on; `strict` refuses a number of rows that differs."""
+    if spec.name == papo_eval.HUB_ID:
+        spec, from_papo_eval = replace(spec, name=_bundled(spec.split)), True
     known = find_format(spec, BENCHMARKS.values())
     if from_papo_eval:
         bundled = known.from_papo_eval() if isinstance(known, Benchmark) else None
@@ -74,3 +78,11 @@ def load(spec: DataSpec, strict: bool = False, from_papo_eval: bool = False) -> 
     if strict and data.warnings:
         raise UserError(f"{data.warnings[0]} (--strict refuses this)")
     return data
+
+
+def _bundled(split: str | None) -> str:
+    """The benchmark that a split of the PAPO-Eval bundle holds."""
+    names = {known.papo_split: name for name, known in BENCHMARKS.items() if known.papo_split}
+    if split not in names:
+        raise UserError(f"{papo_eval.HUB_ID} needs --split, one of {', '.join(map(str, names))}.")
+    return names[split]

@@ -17,16 +17,9 @@ class Benchmark(Format):
     """
 
     title: str
-    matching: str
-    """How its answers are matched, in words."""
-    known_from: str
-    """Where the hub id, the columns and the number of rows are known from."""
-    run_here: str
-    """On which rows this file was run: real ones of a sample, or hand-made ones in the documented columns."""
     papo_split: str | None = None
     """Its split of the PAPO-Eval bundle, if it is in there."""
     papo_rows: int | None = None
-    note: str = ""
 
     def layout(self, columns: tuple[str, ...], spec: DataSpec) -> Layout:
         """Every benchmark also takes the rows of its PAPO-Eval split."""

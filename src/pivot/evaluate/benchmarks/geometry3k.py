@@ -14,9 +14,9 @@ BENCHMARK = Benchmark(
     split="test",
     layouts=_TRAINING_SET.layouts,
     expected=_TRAINING_SET.expected,
-    matching="number or expression",
+    matching=_TRAINING_SET.matching,
     papo_split="hiyouga_geometry3k",
     papo_rows=601,
-    known_from="shared/data (FormalGeo's copy), InterGPS's folders, EasyR1's use of the hub set",
-    run_here="32 real test rows, 64 real training rows, 5 real InterGPS folders",
+    known_from=_TRAINING_SET.known_from,
+    run_here=_TRAINING_SET.run_here,
 )

@@ -8,8 +8,8 @@ A known set is one small file with a `Format`: where it is, which columns it has
 
 from __future__ import annotations
 
-from pivot.tasks.datasets.build import load_format
 from pivot.tasks.datasets.layout import BadRow, Draft, Format, Layout, NotIncluded, RowReader
+from pivot.tasks.datasets.loading import load_format
 from pivot.tasks.datasets.registry import CUSTOM, TRAINING_SETS, find_format
 from pivot.tasks.datasets.spec import DataSet, DataSpec, SkippedRow
 

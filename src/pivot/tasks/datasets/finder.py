@@ -15,6 +15,7 @@ from pivot.tasks.images import EncodedImage, FileImage, ImageStore
 
 MAX_FILE_BYTES = 1 << 28
 """An encoded image of more than 256 MiB is not read, whatever an archive says of it."""
+MISSING = "image missing"
 _DATA_URI = "data:image/"
 
 
@@ -37,7 +38,7 @@ class ImageFinder:
         if isinstance(cell, dict):
             cell = cell.get("bytes") or cell.get("path")
         if cell is None or cell == "":
-            raise BadRow("image missing")
+            raise BadRow(MISSING)
         if isinstance(cell, bytes):
             return self._stored(cell)
         if not isinstance(cell, str):

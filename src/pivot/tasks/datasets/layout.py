@@ -110,6 +110,13 @@ class Format:
     """Other hub ids that hold the same rows, perhaps in another layout."""
     expected: Mapping[str, int] = field(default_factory=dict)
     """Split -> rows that are used when everything is there."""
+    matching: str = ""
+    """How its answers are matched, in words."""
+    known_from: str = ""
+    """Where the hub id, the columns and the number of rows are known from."""
+    run_here: str = ""
+    """On which rows this file was run: real ones of a sample, or hand-made ones in the documented columns."""
+    note: str = ""
 
     def layout(self, columns: tuple[str, ...], spec: DataSpec) -> Layout:
         """The layout that fits these columns, or one sentence about what is missing."""

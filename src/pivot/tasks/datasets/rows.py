@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from pivot.errors import UserError
 SPLITS = ("train", "validation", "val", "testmini", "test", "dev", "image", "non_image")
 _SUFFIXES = (".parquet", ".arrow", ".jsonl", ".json")
 _PROBLEM_FILE = "data.json"
+_NO_DATA = ("dataset_info.json", "dataset_infos.json", "state.json", "dataset_dict.json")
+_NAMED = 8
 _BATCH = 64
 _PEEK = 1000
 
@@ -47,8 +50,10 @@ class Rows:
                 number += 1
 
 
-def open_rows(path: Path, split: str | None, config: str | None = None) -> Rows:
-    """The rows of a file, or of a folder's files for one split."""
+def open_rows(
+    path: Path, split: str | None, config: str | None = None, patterns: tuple[str, ...] = ()
+) -> Rows:
+    """The rows of a file, or of a folder's files for one split; `patterns` are a known set's file names."""
     if not path.exists():
         raise UserError(
             f"{path} does not exist: give --path a parquet, JSONL, JSON or Arrow file or a folder."
@@ -57,7 +62,7 @@ def open_rows(path: Path, split: str | None, config: str | None = None) -> Rows:
         if path.suffix not in _SUFFIXES:
             raise UserError(f"{path.name} is no data file: {', '.join(_SUFFIXES)} files can be read.")
         return Rows((path,), _columns((path,), path.parent), path.parent)
-    files = _split_files(path, split, config)
+    files = _problem_files(path, split) or _split_files(path, split, config, patterns)
     return Rows(files, _columns(files, path), path)
 
 
@@ -69,30 +74,46 @@ def split_of(path: Path) -> str | None:
     )
 
 
-def _split_files(folder: Path, split: str | None, config: str | None) -> tuple[Path, ...]:
+def _problem_files(folder: Path, split: str | None) -> tuple[Path, ...]:
+    """InterGPS's layout, SPLIT/ID/data.json or ID/data.json, by number; empty where the folder is another."""
     problems = sorted(folder.glob(f"**/{_PROBLEM_FILE}"), key=_by_number)
-    if problems:
-        inside = [
-            file for file in problems if split in file.relative_to(folder).parts or folder.name == split
-        ]
-        return tuple(inside or problems)
+    named = {part for file in problems for part in file.relative_to(folder).parts if part in SPLITS}
+    if not named:
+        return tuple(problems)
+    wanted = {"val", "validation"} if split in ("val", "validation") else {split}
+    inside = [file for file in problems if wanted & set(file.relative_to(folder).parts)]
+    if not inside:
+        raise UserError(f"{folder} has no split {split!r}: its folders are {', '.join(sorted(named))}.")
+    return tuple(inside)
+
+
+def _split_files(
+    folder: Path, split: str | None, config: str | None, patterns: tuple[str, ...]
+) -> tuple[Path, ...]:
+    """The files that a known set names, or that bear the split's name; all where none bears a name."""
     home = folder / config if config and (folder / config).is_dir() else folder
     for suffix in _SUFFIXES:
-        files = sorted(home.glob(f"**/*{suffix}"))
-        if suffix == ".json":
-            files = [file for file in files if file.name not in ("dataset_info.json", "state.json")]
+        files = [file for file in sorted(home.glob(f"**/*{suffix}")) if file.name not in _NO_DATA]
         if not files:
             continue
-        chosen = [file for file in files if split and _belongs(file, split, home)]
-        named = sorted({found for file in files if (found := split_of(file))})
-        if split and not chosen and named:
-            raise UserError(f"{folder} has no split {split!r}: its files are named {', '.join(named)}.")
+        chosen = [file for file in files if any(_matches(file, folder, pattern) for pattern in patterns)]
+        chosen = chosen or [file for file in files if split and _belongs(file, split, home)]
+        if not chosen and (patterns or any(map(split_of, files))):
+            names = ", ".join(file.name for file in files[:_NAMED])
+            raise UserError(
+                f"{folder} has no file of split {split!r}, it has {names}: give one with --path FILE."
+            )
         return tuple(chosen or files)
     raise UserError(f"{folder} holds no {', '.join(_SUFFIXES)} file and no InterGPS problem folders.")
 
 
+def _matches(file: Path, folder: Path, pattern: str) -> bool:
+    return fnmatch(str(file.relative_to(folder)), pattern) or fnmatch(file.name, pattern.rsplit("/")[-1])
+
+
 def _belongs(file: Path, split: str, home: Path) -> bool:
-    return split_of(file) == split or file.stem == split or split in file.relative_to(home).parts[:-1]
+    is_named = file.stem == split or file.stem.startswith(f"{split}-")
+    return is_named or split in file.relative_to(home).parts[:-1]
 
 
 def _by_number(file: Path) -> tuple[int, str]:

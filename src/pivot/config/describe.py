@@ -1,4 +1,4 @@
-"""Every setting with its value, type and doc: as text for the terminal, as Markdown for docs/configuration.md."""
+"""Every setting with its value, type and doc: as text for a terminal, as Markdown for the docs."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import yaml
 
 from pivot.config.coerce import coerce, parse
-from pivot.config.schema import describe_type, hints
+from pivot.config.schema import all_fields, describe_type, hints
 from pivot.config.sections import Config
 from pivot.errors import UserError
 from pivot.method import PRESETS, Method
@@ -163,14 +163,14 @@ def load_file(path: str | Path) -> dict[str, Any]:
 
 
 def _unknown(key: str, known: Mapping[str, Any], prefix: str) -> UserError:
-    """Names the nearest key of the section, or the same key in the section that has it."""
-    elsewhere = [
-        f"{name}.{key}"
-        for name, hint in hints(Config).items()
-        if isinstance(hint, type) and is_dataclass(hint) and key in hints(hint)
-    ]
-    if elsewhere and not difflib.get_close_matches(key, known, n=1, cutoff=0.8):
-        return UserError(f"There is no setting {prefix}{key}; the nearest is {elsewhere[0]}.")
+    """Names the nearest key of the section, else a setting of that name or with those words in its doc."""
+    if not difflib.get_close_matches(key, known, n=1, cutoff=0.8):
+        words = key.replace("_", " ").lower()
+        everything = list(all_fields(Config()))
+        same_name = [info.path for info in everything if info.path.rpartition(".")[2] == key]
+        same_words = [info.path for info in everything if len(words) > 3 and words in info.doc.lower()]
+        for path in (*same_name, *same_words):
+            return UserError(f"There is no setting {prefix}{key}; the nearest is {path}.")
     return UserError(f"There is no setting {prefix}{key}; {nearest(key, known, prefix)}.")
 
 

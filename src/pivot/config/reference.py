@@ -35,7 +35,7 @@ written `a,b` or `[a, b]`.
 
 def document() -> str:
     """The whole page."""
-    return "\n".join([INTRODUCTION, _recipes(), "# All settings\n", reference()]).rstrip("\n")
+    return "\n".join([INTRODUCTION, _recipes(), reference()]).rstrip("\n")
 
 
 def _recipes() -> str:

@@ -6,6 +6,7 @@ The method's own bounds are checked by `pivot.method.Method` itself.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterator
 
 from pivot.config.schema import all_fields
@@ -93,15 +94,17 @@ def _batches(config: Config) -> Iterator[str]:
     train = config.train
     if train.minibatch_prompts > train.prompts_per_step:
         yield (
-            f"train.minibatch_prompts is {train.minibatch_prompts}, more than the {train.prompts_per_step} prompts "
-            "of a step (train.prompts_per_step)."
+            f"train.minibatch_prompts is {train.minibatch_prompts}, more than the "
+            f"{train.prompts_per_step} prompts of a step (train.prompts_per_step)."
         )
     if config.eval.final_prompts and not config.eval.sets:
-        yield "eval.sets is empty, so there is no before/after table: name a set, or set eval.final_prompts=0."
+        yield "eval.sets is empty, so there can be no before/after table: set eval.final_prompts=0."
 
 
 def _model(config: Config) -> Iterator[str]:
     model = config.model
+    if re.fullmatch(r"auto|cpu|cuda(:\d+)?", model.device) is None:
+        yield f"model.device is {model.device!r}, but must be auto, cpu, cuda or cuda:N."
     if model.attention == "flash_attention_2" and config.train.layout == "tree":
         yield "train.layout=tree needs a mask that flash_attention_2 does not take: use model.attention=sdpa."
     if model.attention == "flash_attention_2" and model.dtype == "float32":
@@ -113,7 +116,7 @@ def _model(config: Config) -> Iterator[str]:
 def _data(config: Config) -> Iterator[str]:
     data, function = config.data, config.reward.function
     if data.tasks and data.train != PROCEDURAL:
-        yield f"data.tasks chooses among the procedural tasks of data.train={PROCEDURAL}, but data.train is {data.train}."
+        yield f"data.tasks chooses tasks of data.train={PROCEDURAL}, but data.train is {data.train}."
     for task in data.tasks:
         if task not in TASKS:
             near = difflib.get_close_matches(task, TASKS, n=1, cutoff=0.0)[0]
@@ -127,8 +130,8 @@ def _method(config: Config) -> Iterator[str]:
     needs_experts = method.needs_anchors and method.anchor_source == "expert"
     if needs_experts and data.experts is None and data.train != PROCEDURAL:
         yield (
-            f"Method {method.name} learns from expert demonstrations: give data.experts, a file of JSON lines "
-            '{"id", "response"}.'
+            f"Method {method.name} learns from expert demonstrations: give data.experts, "
+            'a file of JSON lines {"id", "response"}.'
         )
     if method.anchor_use == "off_policy" and config.buffer.store_logprobs is False:
         yield "method.anchor_use=off_policy divides by recorded log-probs: leave buffer.store_logprobs unset."

@@ -80,16 +80,19 @@ class Progress:
         self._display.say(message)
 
     def track(self, items: Iterable[Item], description: str, total: int | None = None) -> Iterator[Item]:
-        """`items`, with a bar that moves as they are taken."""
+        """`items`, with a bar that moves as they are taken and goes away at the end, also an early one."""
         if total is None and isinstance(items, Sized):
             total = len(items)
         done = 0
         self._display.task(description, done, total)
-        for item in items:
-            yield item
-            done += 1
-            self._display.task(description, done, total)
-        self._display.task(description, done, done)
+        try:
+            for item in items:
+                yield item
+                done += 1
+                self._display.task(description, done, total)
+        finally:
+            if done != total:
+                self._display.task(description, done, done)
 
 
 def summarise(metrics: Mapping[str, Any]) -> dict[str, str]:

@@ -1,0 +1,94 @@
+"""`pivot doctor [--recipe NAME]`: what this machine has, and whether a recipe fits it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict
+from typing import Any
+
+from pivot.config import command_line
+from pivot.config.sections import Config
+from pivot.doctor import Architecture, Machine, Verdict, find_architecture, inspect_machine, judge
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    command_line.add_arguments(parser)
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
+
+
+def run(args: argparse.Namespace) -> int:
+    machine = inspect_machine()
+    asked = any((args.recipe, args.config, args.model, args.method, args.settings))
+    report: dict[str, Any] = {"machine": asdict(machine)}
+    lines = _machine_lines(machine)
+    if asked:
+        config = command_line.from_arguments(args, default_recipe="tiny")
+        model = find_architecture(config.model.path)
+        verdict = judge(config, model, machine.device(config.model.device))
+        report |= {"model": asdict(model), **_verdict_json(verdict)}
+        lines += ["", *_verdict_lines(config, model, verdict)]
+    else:
+        lines += ["", "`pivot doctor --recipe NAME` says whether a recipe fits this machine."]
+    print(json.dumps(report, indent=2) if args.json else "\n".join(lines))
+    return 0
+
+
+def _machine_lines(machine: Machine) -> list[str]:
+    lines = [f"{'Python':<14}{machine.python} on {machine.system}, {machine.cores} cores"]
+    memory = machine.memory
+    lines.append(f"{'memory':<14}{_gib(memory.total_bytes)}, {_gib(memory.free_bytes)} free")
+    for index, gpu in enumerate(machine.gpus):
+        lines.append(f"{f'GPU {index}':<14}{gpu.name}, {_gib(gpu.total_bytes)}, {_gib(gpu.free_bytes)} free")
+    if not machine.gpus:
+        lines.append(f"{'GPU':<14}none that torch can use")
+    for name, version in machine.libraries.items():
+        lines.append(f"{name:<14}{version or 'missing'}")
+    for extra, parts in machine.extras.items():
+        missing = [name for name, version in parts.items() if version is None]
+        found = ", ".join(f"{name} {version}" for name, version in parts.items() if version)
+        state = f"missing {', '.join(missing)}; pip install 'pivot-rl[{extra}]'" if missing else ""
+        lines.append(f"{f'[{extra}]':<14}{'; '.join(part for part in (found, state) if part)}")
+    return lines
+
+
+def _verdict_lines(config: Config, model: Architecture, verdict: Verdict) -> list[str]:
+    """The items, the peak against the device, and what to change."""
+    lines = [f"Recipe {config.recipe}, method {config.method.name}, {config.model.path} ({model.source})"]
+    for item in verdict.estimate.items:
+        lines.append(f"  {item.name:<20}{_gib(item.num_bytes):>10}  {item.phase:<8}  {item.note}")
+    lines.append(f"  {'peak':<20}{_gib(verdict.needed):>10}  always + the larger of rollout and update")
+    have = f"{_gib(verdict.usable)} usable of {_gib(verdict.device.total_bytes)} on {verdict.device.name}"
+    if verdict.fits:
+        return [*lines, f"fits: {_gib(verdict.needed)} needed, {have}."]
+    lines.append(f"does not fit: {_gib(verdict.needed)} needed, {have}.")
+    if verdict.changes:
+        lines.append("What to change, one after the other:")
+    for change in verdict.changes:
+        lines.append(f"  --set {change.setting:<40}{_gib(change.peak):>10}  {change.why}")
+    if verdict.changes:
+        lines.append(
+            "With all of them it fits." if verdict.fits_with_changes else "Even all of them are not enough."
+        )
+    size = _gib(verdict.device.total_bytes) if verdict.device.kind == "cuda" else "80 GB"
+    lines.append(f"Or: pivot train --engine verl --gpus {verdict.gpus_needed}, with GPUs of {size}.")
+    return lines
+
+
+def _verdict_json(verdict: Verdict) -> dict[str, Any]:
+    return {
+        "items": [asdict(item) for item in verdict.estimate.items],
+        "device": asdict(verdict.device),
+        "needed_bytes": verdict.needed,
+        "usable_bytes": verdict.usable,
+        "fits": verdict.fits,
+        "changes": [asdict(change) for change in verdict.changes],
+        "gpus_needed": verdict.gpus_needed,
+    }
+
+
+def _gib(num_bytes: int) -> str:
+    """`12.3 GiB`, `45 MiB`."""
+    if num_bytes >= 2**30:
+        return f"{num_bytes / 2**30:.1f} GiB"
+    return f"{num_bytes / 2**20:.0f} MiB"

@@ -1,0 +1,105 @@
+"""What this machine has: versions, processor, memory, GPUs, and which optional parts are installed."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+import torch
+
+LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors", "numpy", "pillow", "pyarrow")
+EXTRAS = {
+    "lora": ("peft",),
+    "data": ("datasets",),
+    "loggers": ("tensorboard", "wandb"),
+    "vllm": ("vllm",),
+    "verl": ("verl", "ray"),
+}
+"""Extra -> the distributions it brings."""
+
+
+@dataclass(frozen=True)
+class Device:
+    """A place to train on."""
+
+    name: str
+    total_bytes: int
+    free_bytes: int
+    kind: str
+    """`cuda` or `cpu`."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What `inspect_machine` found."""
+
+    python: str
+    system: str
+    cores: int
+    libraries: dict[str, str | None]
+    """Distribution -> version; None: not installed."""
+    extras: dict[str, dict[str, str | None]]
+    memory: Device
+    gpus: list[Device]
+
+    @property
+    def devices(self) -> list[Device]:
+        """GPUs first, then the processor with its memory."""
+        return [*self.gpus, self.memory]
+
+    def device(self, name: str) -> Device:
+        """What a `model.device` stands for here; a GPU that does not exist falls back to the processor."""
+        index = int(name.partition(":")[2] or 0)
+        return self.memory if name == "cpu" or index >= len(self.gpus) else self.gpus[index]
+
+
+def inspect_machine() -> Machine:
+    """Look, without loading any model or optional library."""
+    return Machine(
+        python=platform.python_version(),
+        system=f"{platform.system()} {platform.machine()}",
+        cores=len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1,
+        libraries={name: _version(name) for name in LIBRARIES},
+        extras={extra: {name: _version(name) for name in names} for extra, names in EXTRAS.items()},
+        memory=_memory(),
+        gpus=[_gpu(index) for index in range(torch.cuda.device_count())],
+    )
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _gpu(index: int) -> Device:
+    free, total = torch.cuda.mem_get_info(index)
+    return Device(torch.cuda.get_device_name(index), total, free, "cuda")
+
+
+def _memory() -> Device:
+    """The machine's memory, or a container's limit where that is lower."""
+    total = free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    meminfo = Path("/proc/meminfo")
+    if meminfo.exists():
+        lines = dict(line.split(":", 1) for line in meminfo.read_text(encoding="ascii").splitlines())
+        free = int(lines["MemAvailable"].split()[0]) * 1024
+    limit = _container_limit()
+    if limit is not None and limit < total:
+        total, free = limit, min(free, limit)
+    return Device("CPU", total, free, "cpu")
+
+
+def _container_limit() -> int | None:
+    """Memory limit of the control group, version 2 or 1; None: there is none."""
+    for name in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        file = Path(name)
+        if file.exists():
+            text = file.read_text(encoding="ascii").strip()
+            return None if text == "max" else int(text)
+    return None

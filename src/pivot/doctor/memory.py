@@ -1,0 +1,178 @@
+"""How much memory a configuration takes on one device, item by item.
+
+Upper bounds: micro-batches and caches are taken as full as their budgets allow. The activation formula counts
+the tensors that autograd keeps of a Qwen2.5-VL layer; a test holds it against a real one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from pivot.config.sections import Config
+from pivot.doctor.architecture import Architecture, Stack
+from pivot.method.statistics import CHUNK_BYTES
+from pivot.rollout.decoding import HEAD_CHUNK_ELEMENTS
+
+Phase = Literal["always", "rollout", "update", "host"]
+ITEM_BYTES = {"float32": 4, "bfloat16": 2}
+OPTIMIZER_BYTES = {"float32": 8, "bfloat16": 12}
+"""AdamW's two float32 moments, and a float32 copy of weights that are kept in bfloat16."""
+DEFAULT_MAX_PIXELS = 1003520
+"""The paper's limit, where neither the configuration nor the model's files say one."""
+COPIES = 3
+"""Buffers of a chunk's logits that the head and sampling hold at once."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """One line of the estimate."""
+
+    name: str
+    num_bytes: int
+    phase: Phase
+    """`rollout` and `update` follow each other and share memory; `host` is the machine's, not the GPU's."""
+    note: str
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """All items; the peak is what is always there plus the larger of the two phases."""
+
+    items: tuple[Item, ...]
+
+    def total(self, phase: Phase) -> int:
+        return sum(item.num_bytes for item in self.items if item.phase == phase)
+
+    @property
+    def peak(self) -> int:
+        return self.total("always") + max(self.total("rollout"), self.total("update"))
+
+    @property
+    def host(self) -> int:
+        return self.total("host")
+
+
+def estimate(config: Config, model: Architecture) -> Estimate:
+    """What training with `config` takes on one device of the embedded engine."""
+    return Estimate(
+        (*_weights(config, model), *_rollout(config, model), *_update(config, model), _buffer(config))
+    )
+
+
+def _weights(config: Config, model: Architecture) -> list[Item]:
+    size = ITEM_BYTES[config.model.dtype]
+    adapters = config.model.lora_rank * model.adapter_parameters
+    trained = trained_parameters(config, model)
+    optimizer = trained * OPTIMIZER_BYTES[config.model.dtype]
+    items = [
+        Item(
+            "weights",
+            (model.parameters + adapters) * size,
+            "always",
+            f"{_count(model.parameters)}, {size} bytes each",
+        ),
+        Item("optimizer", optimizer, "always", f"AdamW over {_count(trained)} weights"),
+    ]
+    if config.method.needs_reference and not adapters:
+        items.append(
+            Item("reference model", model.parameters * size, "always", "for the KL term of this method")
+        )
+    return items
+
+
+def trained_parameters(config: Config, model: Architecture) -> int:
+    """Weights that get a gradient."""
+    if config.model.lora_rank:
+        return config.model.lora_rank * model.adapter_parameters
+    return model.parameters - (model.vision_parameters if config.model.freeze_vision else 0)
+
+
+def _rollout(config: Config, model: Architecture) -> list[Item]:
+    size, rollout = ITEM_BYTES[config.model.dtype], config.rollout
+    one_prompt = rollout.responses * (rollout.max_prompt_tokens + rollout.max_tokens)
+    tokens = max(rollout.batch_tokens, one_prompt)
+    cache = tokens * model.text.layers * 2 * model.text.key_width * size
+    sampling = COPIES * 4 * min(HEAD_CHUNK_ELEMENTS, tokens // rollout.max_tokens * model.vocabulary)
+    return [
+        Item("KV cache", cache, "rollout", f"{tokens:,} tokens (rollout.batch_tokens)"),
+        Item("sampling", sampling, "rollout", "logits of one decoding step, in chunks"),
+    ]
+
+
+def _update(config: Config, model: Architecture) -> list[Item]:
+    size, trained = ITEM_BYTES[config.model.dtype], trained_parameters(config, model)
+    tokens = micro_batch_tokens(config)
+    image = _image_tokens(config, model)
+    image_tokens = image * max(1, tokens // image)
+    features = 2 * image_tokens * model.text.hidden * size
+    vision = 0
+    if not (config.model.freeze_vision or config.model.lora_rank):
+        vision = activation_bytes(
+            model.vision, image_tokens * model.patches_per_token, config, is_vision=True
+        )
+    head = COPIES * min(CHUNK_BYTES, tokens * model.vocabulary * 4)
+    head += 0 if config.model.lora_rank else model.vocabulary * model.text.hidden * size
+    mask = 0 if config.train.layout == "repeated" else tokens * config.train.tree_row_tokens * size
+    text = activation_bytes(model.text, tokens, config)
+    checkpointed = "with" if config.model.gradient_checkpointing else "without"
+    return [
+        Item("gradients", trained * size, "update", f"{_count(trained)} weights"),
+        Item(
+            "activations",
+            text + mask,
+            "update",
+            f"{tokens:,} tokens a micro-batch, {checkpointed} checkpointing",
+        ),
+        Item(
+            "vision activations",
+            vision,
+            "update",
+            f"at most {image_tokens:,} image tokens of {model.patches_per_token} patches",
+        ),
+        Item("vision features", features, "update", "clean and corrupted images of a micro-batch"),
+        Item("head chunk", head, "update", f"vocabulary {model.vocabulary:,}, in chunks, and its gradient"),
+    ]
+
+
+def activation_bytes(stack: Stack, tokens: int, config: Config, *, is_vision: bool = False) -> int:
+    """What autograd keeps of `tokens`: all layers' tensors, or all layers' inputs and one layer's tensors."""
+    size = ITEM_BYTES[config.model.dtype]
+    # In the model's dtype: inputs of the matrix products, q k v before and after rotation, the gated MLP; in
+    # float32: what the two norms keep. The vision tower rotates in float32.
+    width = 11 * stack.hidden if is_vision else 4 * stack.hidden + 2 * stack.query_width + 2 * stack.key_width
+    layer = size * (width + 4 * stack.intermediate) + 4 * 2 * stack.hidden
+    if not config.model.gradient_checkpointing:
+        return tokens * stack.layers * layer
+    return tokens * (stack.layers * stack.hidden * size + layer)
+
+
+def longest_row(config: Config) -> int:
+    """Tokens of the longest prompt with one response: the smallest thing that a micro-batch can hold."""
+    return config.rollout.max_prompt_tokens + config.rollout.max_tokens
+
+
+def micro_batch_tokens(config: Config) -> int:
+    """Tokens of the fullest micro-batch; a row that is longer than the budget goes alone."""
+    return max(config.train.micro_batch_tokens, longest_row(config))
+
+
+def _image_tokens(config: Config, model: Architecture) -> int:
+    """Image tokens of a prompt with one image of the largest size."""
+    pixels = config.model.max_pixels or model.max_pixels or DEFAULT_MAX_PIXELS
+    return min(config.rollout.max_prompt_tokens, max(1, pixels // model.pixels_per_token))
+
+
+def _buffer(config: Config) -> Item:
+    """The experience buffer, if every prompt ever seen kept G responses of full length as int32 ids."""
+    seen = config.train.steps * config.train.prompts_per_step
+    prompts = min(seen, config.buffer.max_prompts or seen, config.data.size or seen)
+    num_bytes = prompts * config.rollout.responses * config.rollout.max_tokens * 4
+    return Item(
+        "experience buffer", num_bytes, "host", f"at most; {prompts:,} prompts in the machine's memory"
+    )
+
+
+def _count(number: int) -> str:
+    """`8.29B`, `1.6M`."""
+    return f"{number / 1e9:.2f}B" if number >= 1e9 else f"{number / 1e6:.1f}M"

@@ -1,0 +1,70 @@
+"""`pivot methods` says what every preset turns on."""
+
+import json
+
+import pytest
+
+from pivot.cli import main
+from pivot.cli.methods import COLUMNS, turned_on
+from pivot.config import from_dict
+from pivot.method import PRESETS, Method
+
+
+def test_the_table_has_a_row_a_method(capsys):
+    assert main(["methods"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    rows = {line.split()[0]: line for line in lines if line and line.split()[0] in PRESETS}
+    assert list(rows) == list(PRESETS)
+    assert "0.2 / 0.28" in rows["dapo"]
+    cells = {name: " ".join(row.split()[1:]) for name, row in rows.items()}
+    assert cells["pivot"] == "0.2 / 0.28 token - yes future, beta 0.5 50% calibrate, buffer -"
+    assert cells["grpo"] == "0.2 / 0.2 sequence 0.01 - - - - -"
+
+
+def test_every_switch_that_is_on_shows_up_in_the_table(capsys):
+    main(["methods"])
+    words = capsys.readouterr().out
+    spoken_for = {name for names, _ in COLUMNS.values() for name in names}
+    for method in PRESETS.values():
+        for name in turned_on(method):
+            assert name in spoken_for or name in words
+
+
+def test_what_is_on_is_read_off_the_switches():
+    neutral = Method("anything", "a summary")
+    assert turned_on(neutral) == {}
+    assert turned_on(PRESETS["vaa"]) == {"utility": "future"}
+    assert turned_on(PRESETS["pivot"]) == {"utility": "future", "replay": True, "anchor_use": "calibrate"}
+
+
+def test_one_method_is_listed_with_all_docs(capsys):
+    assert main(["methods", "vppo"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"vppo: {PRESETS['vppo'].summary}"
+    assert "* method.token_keep_share = 0.4  (float)" in lines
+    assert "  method.clip_low = 0.2  (float)" in lines
+    assert (
+        sum(line.startswith(("  method.", "* method.")) for line in lines)
+        == len(Method.__dataclass_fields__) - 2
+    )
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_json_gives_a_method_that_loads_again(name, capsys):
+    assert main(["methods", name, "--json"]) == 0
+    described = json.loads(capsys.readouterr().out)
+    assert from_dict({"method": described["fields"]}).method == PRESETS[name]
+    assert (
+        from_dict({"method": {"name": "dapo", **described["turns_on"]}}).method.utility
+        == PRESETS[name].utility
+    )
+
+
+def test_json_of_all_methods_is_a_list(capsys):
+    main(["methods", "--json"])
+    assert [method["name"] for method in json.loads(capsys.readouterr().out)] == list(PRESETS)
+
+
+def test_an_unknown_method_is_one_sentence(capsys):
+    assert main(["methods", "pivott"]) == 2
+    assert capsys.readouterr().err == "pivot methods: There is no method 'pivott'; the nearest is pivot.\n"

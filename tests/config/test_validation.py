@@ -1,0 +1,75 @@
+"""What is refused beyond types, and the listing of all fields."""
+
+from pathlib import Path
+
+import pytest
+
+from pivot import recipes
+from pivot.config import Config, apply_settings, describe, validate
+from pivot.config.reference import document
+from pivot.config.schema import all_fields
+from pivot.config.validation import ABOVE_ZERO, AT_LEAST, AT_MOST_ONE, BELOW_ONE, NOT_NEGATIVE
+from pivot.errors import UserError
+from pivot.method import PRESETS
+
+WRONG = {
+    "train.lr=0": "train.lr is 0.0, but must be above 0.",
+    "train.steps=0": "train.steps is 0, but must be at least 1.",
+    "train.adam_beta2=1": "train.adam_beta2 is 1.0, but must be below 1.",
+    "rollout.responses=1": "rollout.responses is 1, but must be at least 2",
+    "rollout.top_p=1.1": "rollout.top_p is 1.1, but must be at most 1.",
+    "corruption.probability=-0.1": "corruption.probability is -0.1, but must be at least 0.",
+    "train.minibatch_prompts=999": "train.minibatch_prompts is 999, more than the 32 prompts of a step",
+    "model.device=gpu": "model.device is 'gpu', but must be auto, cpu, cuda or cuda:N.",
+    "model.attention=flash_attention_2": "model.attention=flash_attention_2 needs model.dtype=bfloat16.",
+    "model.attention=flash_attention_2 train.layout=tree": "train.layout=tree needs a mask",
+    "model.min_pixels=10 model.max_pixels=5": "model.min_pixels is 10, more than model.max_pixels 5.",
+    "data.tasks=angel": "data.tasks names 'angel', which is no procedural task; the nearest is angle.",
+    "data.train=geometry3k data.tasks=angle": "data.tasks chooses tasks of data.train=tiny",
+    "reward.function=grade": "reward.function is 'grade', but must be written module:function.",
+    "method=calibrl data.train=geometry3k": "Method calibrl learns from expert demonstrations: ",
+    "method=off-pg-vaa buffer.store_logprobs=false": "method.anchor_use=off_policy divides by recorded ",
+    "eval.sets=": "eval.sets is empty",
+}
+
+
+@pytest.mark.parametrize("settings", WRONG)
+def test_each_mistake_is_one_sentence(settings):
+    config = apply_settings(recipes.get("tiny"), settings.split())
+    with pytest.raises(UserError) as caught:
+        validate(config)
+    assert str(caught.value).startswith(WRONG[settings])
+    assert str(caught.value).endswith(".")
+
+
+@pytest.mark.parametrize("method", PRESETS)
+def test_every_method_is_valid_on_the_tiny_recipe(method):
+    validate(apply_settings(recipes.get("tiny"), [f"method={method}"]))
+
+
+def test_bounds_name_fields_that_exist():
+    paths = {info.path for info in all_fields(Config())}
+    assert {*AT_LEAST, *ABOVE_ZERO, *AT_MOST_ONE, *BELOW_ONE, *NOT_NEGATIVE} <= paths
+
+
+def test_every_field_has_a_doc_and_is_described():
+    text = describe()
+    for info in all_fields(Config()):
+        assert info.doc.endswith((".", ")")), info.path
+        if "." in info.path:
+            assert f"  {info.path} = " in text
+
+
+def test_the_description_shows_the_values_of_a_configuration():
+    config = apply_settings(Config(), ["train.lr=0.25", "data.size=null", "eval.sets=a,b"])
+    lines = describe(config).splitlines()
+    assert "  train.lr = 0.25  (float)" in lines
+    assert "  data.size = null  (int | null)" in lines
+    assert "  eval.sets = [a, b]  (list of str)" in lines
+
+
+def test_the_written_reference_is_up_to_date():
+    page = Path(__file__).parents[2] / "docs" / "configuration.md"
+    assert page.read_text(encoding="utf-8") == document() + "\n", (
+        "run: python -m pivot.config.reference > docs/configuration.md"
+    )

@@ -39,11 +39,14 @@ class StoredResponse:
         return len(self.token_ids)
 
 
+_LARGEST_ID = 2**31 - 1
+
+
 def _as_token_ids(token_ids: object) -> np.ndarray:
     ids = np.asarray(token_ids)
     if ids.ndim != 1 or ids.size == 0:
         raise ValueError(f"token_ids must be one-dimensional and not empty, got shape {ids.shape}")
-    if ids.dtype.kind not in "iu" or ids.min() < 0 or ids.max() > np.iinfo(np.int32).max:
+    if ids.dtype.kind not in "iu" or ids.min() < 0 or ids.max() > _LARGEST_ID:
         raise ValueError(f"token_ids must be integers from 0 to 2**31 - 1, got {ids}")
     return np.ascontiguousarray(ids, dtype=np.int32)
 

@@ -1,8 +1,8 @@
 """The paper's reasoning template, letter for letter, for all models.
 
-A user's text never turns into control tokens: `segments` hands out text and image places separately, and the encoder
-tokenises the text segments with special-token splitting on (`split_special_tokens=True`), so that a literal
-`<|image_pad|>` in a question stays eleven ordinary characters.
+A user's text never turns into control tokens: `segments` hands out text and image places separately, and the
+encoder tokenises text that spells out a special token with `split_special_tokens=True`, so that a literal
+`<|image_pad|>` in a question stays thirteen ordinary characters.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from pivot.types import Prompt
 SYSTEM = "You are a helpful assistant."
 
 INSTRUCTION = (
-    "You first think through the reasoning process as an internal monologue, enclosed within <think> </think> tags. "
-    "Then, provide your final answer enclosed within \\boxed{ }."
+    "You first think through the reasoning process as an internal monologue, enclosed within <think> "
+    "</think> tags. Then, provide your final answer enclosed within \\boxed{ }."
 )
 
 IMAGE_MARK = "<image>"

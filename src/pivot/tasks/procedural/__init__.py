@@ -1,7 +1,7 @@
 """Endless visual reasoning problems, reproducible by (task, split, index).
 
-A problem's picture belongs to exactly one split: its content is hashed, and a draw whose hash belongs elsewhere is
-drawn again. Out-of-domain pictures look different by construction.
+A problem's picture belongs to exactly one split: its content is hashed, and a draw whose hash belongs
+elsewhere is drawn again. Out-of-domain pictures look different by construction.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SPLITS = ("pretrain", "train", "validation", "test", "ood")
 """`pretrain` made the shipped checkpoints, so that no later split was ever seen by them."""
 
 TYPICAL_SHARE = 0.3
-"""Of the in-domain problems the answer is the level's typical one by decree; out of domain the shortcut is void."""
+"""Of in-domain problems that have the level's typical answer by decree; out of domain there are none."""
 
 _SPLIT_BY_TENTH = ("pretrain",) * 5 + ("train",) * 3 + ("validation", "test")
 

@@ -78,9 +78,10 @@ class BarsScene(Scene):
         heights = tuple(rng.randint(1, HIGHEST) for _ in NAMES)
         inks = [RED, BLUE, GREEN, GOLD]
         rng.shuffle(inks)
+        dark = rng.choice((PURPLE, TEAL))
         picture = Chart(
             heights=(heights[0], heights[1], heights[2], heights[3]),
-            inks=(rng.choice((PURPLE, TEAL)),) * 4 if ood else (inks[0], inks[1], inks[2], inks[3]),
+            inks=(dark, dark, dark, dark) if ood else (inks[0], inks[1], inks[2], inks[3]),
             width=rng.choice((6, 7)) if ood else rng.choice((11, 12, 13)),
             left=rng.randint(16, 18),
             grid=not ood,

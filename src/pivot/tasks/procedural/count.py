@@ -1,7 +1,7 @@
 """Counting in the manner of SuperCLEVR: how many objects of a colour, row by row.
 
-Levels: 1 three to five objects; 2 five to eight; 3 seven to ten, asked by what is to be removed.
-Out of domain: nine to twelve objects, diamonds among them, in other shades.
+Levels: 1 three to five objects; 2 four to seven; 3 five to eight, asked by what is to be removed.
+Out of domain: seven to nine objects, diamonds among them, in other shades.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from PIL import Image
 from pivot.tasks.procedural.canvas import BLUE, RED, SIZE, Canvas, Colour
 from pivot.tasks.procedural.scene import Picture, Scene, Working
 
-CELL = 14
-BAND = 28
+CELL = 28
+CELLS = SIZE // CELL
 ROWS = ("top", "middle", "bottom")
 COLOURS = ("red", "blue")
 SHADES = {"red": RED, "blue": BLUE}
@@ -38,7 +38,7 @@ class Thing:
 
 @dataclass(frozen=True)
 class Scatter(Picture):
-    """Objects on an invisible 6 x 6 grid, sorted by place."""
+    """Objects on an invisible 3 x 3 grid, sorted by place."""
 
     things: tuple[Thing, ...]
     bright: bool
@@ -77,17 +77,17 @@ class CountScene(Scene):
 
     @classmethod
     def draw(cls, rng: random.Random, level: int, *, ood: bool) -> Self:
-        low, high = (9, 12) if ood else {1: (3, 5), 2: (5, 8), 3: (7, 10)}[level]
-        cells = rng.sample(range((SIZE // CELL) ** 2), rng.randint(low, high))
+        low, high = (7, 9) if ood else {1: (3, 5), 2: (4, 7), 3: (5, 8)}[level]
+        cells = rng.sample(range(CELLS**2), rng.randint(low, high))
         colour = rng.choice(COLOURS)
         things = []
         for cell in cells:
-            row, column = divmod(cell, SIZE // CELL)
+            row, column = divmod(cell, CELLS)
             things.append(
                 Thing(
-                    y=row * CELL + rng.randint(1, 2),
-                    x=column * CELL + rng.randint(1, 2),
-                    size=rng.choice((9, 10, 11)),
+                    y=row * CELL + rng.randint(3, 9),
+                    x=column * CELL + rng.randint(3, 9),
+                    size=rng.choice((12, 14, 16)),
                     shape=rng.choice((*SHAPES, "diamond")) if ood else rng.choice(SHAPES),
                     colour=rng.choice(COLOURS),
                 )
@@ -115,7 +115,7 @@ class CountScene(Scene):
         assert isinstance(self.picture, Scatter)
         counts = [0] * len(ROWS)
         for thing in self.picture.things:
-            counts[thing.y // BAND] += thing.colour == self.colour
+            counts[thing.y // CELL] += thing.colour == self.colour
         return tuple((f"{self.colour} {row}", number) for row, number in zip(ROWS, counts, strict=True))
 
     def work(self, values: Sequence[int]) -> Working:

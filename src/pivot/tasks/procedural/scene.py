@@ -1,4 +1,4 @@
-"""What every procedural task provides: a picture, a question, what is to be read, and how to go on from there."""
+"""What every task provides: a picture, a question, what is to be read, and the working from there."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LEVELS = (1, 2, 3)
 
 
 class Picture(ABC):
-    """Everything that decides the pixels and nothing else: its `repr` is the key that assigns it to a split."""
+    """Everything that decides the pixels and nothing else: its `repr` is the key that assigns it a split."""
 
     @abstractmethod
     def render(self) -> Image.Image: ...

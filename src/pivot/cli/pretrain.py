@@ -1,0 +1,165 @@
+"""`pivot pretrain`: the tiny starting checkpoints from nothing, and their figures."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from PIL import Image
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from pivot.errors import UserError
+from pivot.policy import tiny
+from pivot.policy.corruption import Corruption, Corruptor
+from pivot.policy.loading import load_policy
+from pivot.policy.policy import Policy
+from pivot.policy.tiny import figures
+from pivot.policy.tiny.model import save
+from pivot.policy.tiny.pretrain import SKILL_STEPS, Plan, pretrain
+from pivot.rollout import Sampling, sample_responses
+from pivot.tasks.procedural.canvas import SIZE
+from pivot.types import Prompt
+
+FIGURES_FILE = "figures.json"
+MAX_TOKENS = 96
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--start", choices=(*tiny.STARTS, "all"), default="all", help="which starting point to make"
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("tiny-checkpoints"),
+        help="folder for START/ and figures.json (%(default)s)",
+    )
+    parser.add_argument("--seed", type=int, default=0, help="the shipped checkpoints have seed %(default)s")
+    parser.add_argument(
+        "--steps",
+        type=int,
+        default=SKILL_STEPS,
+        help="of the first phase; the habits follow in proportion (%(default)s)",
+    )
+    parser.add_argument(
+        "--batch-size", type=int, default=Plan().batch_size, help="examples a step (%(default)s)"
+    )
+    parser.add_argument(
+        "--figures-only",
+        action="store_true",
+        help="measure the shipped checkpoints (or those in --model) and stop",
+    )
+    parser.add_argument(
+        "--model", type=Path, help="with --figures-only: a checkpoint's folder instead of the shipped ones"
+    )
+    parser.add_argument(
+        "--prompts", type=int, default=figures.DEFAULT_PROMPTS, help="a column of the figures (%(default)s)"
+    )
+    parser.add_argument(
+        "--samples", type=int, default=figures.DEFAULT_SAMPLES, help="a prompt in the figures (%(default)s)"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    for name in ("steps", "batch_size", "prompts", "samples"):
+        if getattr(args, name) < 1:
+            raise UserError(f"--{name.replace('_', '-')} is {getattr(args, name)}; expected 1 or more")
+    console = Console()
+    starts = tiny.STARTS if args.start == "all" else (args.start,)
+    # Below two million parameters one thread is faster than two, and sums come out the same everywhere.
+    torch.set_num_threads(1)
+    if args.figures_only:
+        folders = (
+            {"model": args.model} if args.model else {start: tiny.checkpoint_path(start) for start in starts}
+        )
+    else:
+        folders = _train(starts, args, console)
+    measured = {}
+    for name, folder in folders.items():
+        measured[name] = _measure(folder, args.prompts, args.samples)
+        console.print(f"\n[bold]{name}[/bold], {args.samples} samples a prompt, temperature 1, per cent")
+        console.print(figures.markdown(measured[name]["conditions"]), markup=False, soft_wrap=True)
+    if not args.figures_only:
+        (args.out / FIGURES_FILE).write_text(json.dumps(measured, indent=1) + "\n")
+        console.print(f"\ncheckpoints and {FIGURES_FILE} are in {args.out}")
+    return 0
+
+
+def _train(starts: Sequence[str], args: argparse.Namespace, console: Console) -> dict[str, Path]:
+    plan = replace(Plan(), skill_steps=args.steps, batch_size=args.batch_size, seed=args.seed)
+    tokenizer = tiny.build_tokenizer()
+    folders: dict[str, Path] = {}
+    began = time.monotonic()
+    with _progress(console) as bar:
+        task = bar.add_task("skill", total=plan.num_steps(starts), loss=float("nan"))
+
+        def report(phase: str, loss: float) -> None:
+            bar.update(task, advance=1, description=phase, loss=loss)
+
+        for name, model in pretrain(tokenizer, starts, plan, report):
+            folders[name] = args.out / name
+            save(model, tokenizer, folders[name])
+    console.print(f"trained in {(time.monotonic() - began) / 60:.1f} minutes")
+    return folders
+
+
+def _progress(console: Console) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("loss {task.fields[loss]:.3f}"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        console=console,
+    )
+
+
+def _measure(folder: Path, num_prompts: int, num_samples: int) -> dict:
+    policy = load_policy(str(folder))
+    sampler = _Sampler(policy, num_samples)
+    return {"samples": num_samples, "conditions": figures.measure(sampler, num_prompts)}
+
+
+@dataclass(frozen=True)
+class _Paper:
+    """An empty sheet in place of a picture."""
+
+    def open(self) -> Image.Image:
+        return Image.new("RGB", (SIZE, SIZE), "white")
+
+
+class _Sampler:
+    """Sampled responses of a policy to prompts seen one way or another."""
+
+    def __init__(self, policy: Policy, num_samples: int) -> None:
+        self._policy, self._num_samples = policy, num_samples
+        self._corruptor = Corruptor(policy.encoder, Corruption(kind="patch", probability=0.6), seed=0)
+
+    def __call__(self, prompts: Sequence[Prompt], view: figures.View) -> list[list[str]]:
+        if view == "blank":
+            prompts = [replace(prompt, images=(_Paper(),)) for prompt in prompts]
+        encoded = [self._policy.encoder.encode(prompt) for prompt in prompts]
+        if view == "masked":
+            encoded = [self._corruptor.corrupt(prompt, step=0) for prompt in encoded]
+        # Features are kept by prompt id, and the views of a prompt share it.
+        self._policy.forget_features()
+        sampled = sample_responses(
+            self._policy, encoded, self._num_samples, Sampling(max_tokens=MAX_TOKENS), key=("figures", view)
+        )
+        texts = {index: [response.text for response in responses] for index, responses in sampled}
+        return [texts[index] for index in range(len(prompts))]

@@ -83,13 +83,11 @@ class ChunkedHead(torch.autograd.Function):
                 logprobs_CV = kept_NV.clone()
             incoming = _Incoming(
                 targets_N[chunk, None],
-                *(
-                    None if c is None else c[chunk, None]
-                    for c in (grad_logprobs_N, grad_entropy_N, entropy_N)
-                ),
+                None if grad_logprobs_N is None else grad_logprobs_N[chunk, None] * ctx.plan.scale,
+                None if grad_entropy_N is None else grad_entropy_N[chunk, None] * ctx.plan.scale,
+                None if entropy_N is None else entropy_N[chunk, None],
             )
-            grad_CV = _logits_gradient_(logprobs_CV, workspace, incoming)
-            grad_CV = grad_CV.mul_(ctx.plan.scale).to(hidden_ND.dtype)
+            grad_CV = _logits_gradient_(logprobs_CV, workspace, incoming).to(hidden_ND.dtype)
             if grad_hidden_ND is not None:
                 torch.mm(grad_CV, weight_VD, out=grad_hidden_ND[chunk])
             if grad_weight_VD is not None:
@@ -186,10 +184,10 @@ def _logits_gradient_(logprobs_CV: Tensor, workspace: _Workspace, incoming: _Inc
         grad_CV = logprobs_CV.exp_().mul_(-grad_logprobs_C1)
     else:
         probs_CV = torch.exp(logprobs_CV, out=workspace.buffer("scratch", len(logprobs_CV)))
-        grad_CV = logprobs_CV.add_(entropy_C1).mul_(-grad_entropy_C1)
+        constant_C1 = grad_entropy_C1 * entropy_C1
         if grad_logprobs_C1 is not None:
-            grad_CV.sub_(grad_logprobs_C1)
-        grad_CV.mul_(probs_CV)
+            constant_C1 = constant_C1 + grad_logprobs_C1
+        grad_CV = logprobs_CV.mul_(-grad_entropy_C1).sub_(constant_C1).mul_(probs_CV)
     if grad_logprobs_C1 is not None:
         grad_CV.scatter_add_(1, targets_C1, grad_logprobs_C1)
     return grad_CV

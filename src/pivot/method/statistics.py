@@ -15,8 +15,8 @@ from torch import Tensor
 from pivot.method.head import ChunkedHead, HeadPlan
 from pivot.method.shapes import check_floating, check_index
 
-CHUNK_BYTES = 192 * 2**20
-"""One [chunk, V] buffer; forward and backward hold two of them, three with a corrupted image."""
+CHUNK_BYTES = 256 * 2**20
+"""Size of a [chunk, V] buffer; forward and backward hold two or three of them."""
 
 
 class TokenStatistics(NamedTuple):

@@ -1,0 +1,1 @@
+"""Measurements that print their numbers; `docs/performance.md` quotes them with the command."""

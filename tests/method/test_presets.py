@@ -1,0 +1,116 @@
+"""The methods are what the papers say, out of the same parts."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import fields, replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+import pivot.method
+from pivot.method import PRESETS, Method, preset
+
+
+def changed(name: str, base: str) -> dict[str, object]:
+    """The switches in which a method differs from another."""
+    one, other = PRESETS[name], PRESETS[base]
+    names = (f.name for f in fields(Method) if f.name not in ("name", "summary"))
+    return {n: getattr(one, n) for n in names if getattr(one, n) != getattr(other, n)}
+
+
+def test_the_thirteen_methods() -> None:
+    assert set(PRESETS) == {
+        "grpo", "dapo", "papo", "vppo", "calibrl", "calibrl-vaa", "off-pg-vaa", "off-sft-vaa",
+        "ser", "vaa", "ser-vaa-local", "pivot", "pivot-grpo",
+    }  # fmt: skip
+    assert all(name == method.name and method.summary for name, method in PRESETS.items())
+
+
+VAA = {"utility": "future"}
+SER = {"replay": True, "anchor_use": "calibrate"}
+
+
+@pytest.mark.parametrize(
+    ("name", "base", "difference"),
+    [
+        ("grpo", "dapo", {"clip_high": 0.2, "aggregation": "sequence", "dynamic_sampling": False,
+                          "reference_kl_coef": 0.01}),
+        ("papo", "dapo", {"perception_coef": 0.01, "clean_entropy_coef": 0.03, "corrupted_entropy_coef": 0.03,
+                          "corrupt_raw_image": True}),
+        ("vppo", "dapo", {"token_keep_share": 0.4, "shaping_floor": 0.9}),
+        ("calibrl", "dapo", {"anchor_use": "calibrate", "anchor_source": "expert", "calibration": "position",
+                             "calibration_shape": "leaky_relu"}),
+        ("calibrl-vaa", "calibrl", VAA),
+        ("ser", "dapo", SER),
+        ("vaa", "dapo", VAA),
+        ("pivot", "dapo", {**SER, **VAA}),
+        ("pivot-grpo", "grpo", {**SER, **VAA}),
+        ("ser-vaa-local", "pivot", {"utility": "local"}),
+        ("off-pg-vaa", "pivot", {"anchor_use": "off_policy"}),
+        ("off-sft-vaa", "pivot", {"anchor_use": "sft"}),
+    ],
+)  # fmt: skip
+def test_a_method_differs_from_another_in_just_this(name: str, base: str, difference: dict) -> None:
+    assert changed(name, base) == difference
+
+
+def test_the_papers_numbers() -> None:
+    method = preset("pivot")
+    assert (method.clip_low, method.clip_high, method.dual_clip) == (0.2, 0.28, 3.0)
+    assert (method.future_window, method.future_discount, method.future_coef) == (32, 0.8, 0.5)
+    assert (method.replay_share, method.solved_threshold, method.anchor_keep) == (0.5, 0.45, 0.5)
+    assert (method.format_coef, method.entropy_coef) == (0.1, 0.06)
+    assert (method.beta, method.anchor_coef) == (0.5, 0.1)
+
+
+def test_what_each_method_needs() -> None:
+    assert {n for n, m in PRESETS.items() if m.needs_reference} == {"grpo", "pivot-grpo"}
+    assert {n for n, m in PRESETS.items() if not m.needs_corrupted} == {"grpo", "dapo", "calibrl", "ser"}
+    assert {n for n, m in PRESETS.items() if not m.needs_anchors} == {"grpo", "dapo", "papo", "vppo", "vaa"}
+
+
+def test_an_unknown_method_names_the_nearest() -> None:
+    with pytest.raises(ValueError, match="did you mean 'pivot-grpo'"):
+        preset("pivot_grpo")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"beta": -1.0}, r"beta must lie in \[0, inf\], got -1.0"),
+        ({"future_discount": 1.5}, r"future_discount must lie in \[0, 1\]"),
+        ({"future_window": 0}, r"future_window must lie in"),
+        ({"utility": "global"}, r"utility must be one of none, local, future, got 'global'"),
+        ({"dual_clip": 0.9}, r"dual_clip must be above 1"),
+        ({"support_floor": 1.0}, r"support_floor must lie in \[-inf, 0\]"),
+        ({"replay": False}, r"needs replay"),
+    ],
+)
+def test_a_bad_switch_is_named(change: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        replace(preset("pivot"), **change)
+
+
+def test_every_switch_says_where_it_comes_from() -> None:
+    """The line under each field is its --help."""
+    tree = ast.parse((Path(pivot.method.__file__).parent / "switches.py").read_text(encoding="utf-8"))
+    body = next(n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "Method").body
+    documented = {
+        field.target.id
+        for field, line in pairwise(body)
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(field.target, ast.Name)
+        and isinstance(line, ast.Expr)
+        and isinstance(line.value, ast.Constant)
+    }
+    assert documented == {field.name for field in fields(Method)}
+
+
+def test_nothing_branches_on_a_methods_name() -> None:
+    for path in Path(pivot.method.__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Compare):
+                words = {n.value for n in ast.walk(node) if isinstance(n, ast.Constant)}
+                assert not words & set(PRESETS), f"{path.name}:{node.lineno}"

@@ -1,0 +1,96 @@
+"""The direction of imports (CONTRIBUTING.md): nothing imports upward, and `method/` needs torch alone."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "src" / "pivot"
+
+LAYERS: tuple[set[str], ...] = (
+    {"errors", "types", "durable", "seeding", "records"},
+    {"method"},
+    {"experience", "tasks", "policy"},
+    {"rollout"},
+    {"train", "evaluate"},
+)
+"""From the bottom up; rooms that are not named here stand on top and may import everything."""
+
+LAYER_OF = {room: height for height, rooms in enumerate(LAYERS) for room in rooms}
+
+
+def _modules() -> list[Path]:
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def _room(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def _imports(path: Path) -> set[str]:
+    """Absolute names of all modules that a file imports, wherever in the file."""
+    package = ("pivot", *path.relative_to(PACKAGE).parent.parts)
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else ()
+            module = ".".join((*base, *([node.module] if node.module else [])))
+            names.add(module)
+            names.update(f"{module}.{alias.name}" for alias in node.names)
+    return names
+
+
+def _imported_rooms(path: Path) -> set[str]:
+    rooms = {p.name.removesuffix(".py") for p in PACKAGE.iterdir()}
+    parts = (name.split(".") for name in _imports(path))
+    return {p[1] for p in parts if p[0] == "pivot" and len(p) > 1 and p[1] in rooms}
+
+
+@pytest.mark.parametrize("room", LAYER_OF)
+def test_no_room_imports_upward(room: str) -> None:
+    top = len(LAYERS)
+    for path in _modules():
+        if _room(path) == room:
+            upward = {other for other in _imported_rooms(path) if LAYER_OF.get(other, top) > LAYER_OF[room]}
+            assert not upward, f"{path.relative_to(PACKAGE)} imports {sorted(upward)}"
+
+
+def test_rooms_of_one_layer_do_not_import_each_other_in_a_circle() -> None:
+    edges: dict[str, set[str]] = {room: set() for room in LAYER_OF}
+    for path in _modules():
+        if _room(path) in edges:
+            edges[_room(path)] |= _imported_rooms(path) - {_room(path)}
+    # static_order raises CycleError, which names the circle.
+    assert set(TopologicalSorter(edges).static_order()) >= set(LAYER_OF)
+
+
+def test_method_imports_torch_and_the_standard_library_alone() -> None:
+    allowed = {"torch", "pivot", *sys.stdlib_module_names}
+    files = [path for path in _modules() if _room(path) == "method"]
+    assert files
+    for path in files:
+        foreign = {name.split(".")[0] for name in _imports(path)} - allowed
+        assert not foreign, f"{path.relative_to(PACKAGE)} imports {sorted(foreign)}"
+
+
+def test_optional_engines_are_imported_in_their_own_files_alone() -> None:
+    engines = {"vllm", "verl", "ray"}
+    for path in _modules():
+        used = {name.split(".")[0] for name in _imports(path)} & engines
+        for engine in used:
+            assert engine in str(path.relative_to(PACKAGE)), f"{path.relative_to(PACKAGE)} imports {engine}"
+
+
+def test_an_upward_import_would_be_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for room in ("method", "train"):
+        (tmp_path / room).mkdir()
+    module = tmp_path / "method" / "wrong.py"
+    module.write_text("def f():\n    from ..train import step\n", encoding="utf-8")
+    monkeypatch.setattr(f"{__name__}.PACKAGE", tmp_path)
+    assert _imported_rooms(module) == {"train"}

@@ -212,10 +212,26 @@ def test_a_resumed_run_leaves_later_checkpoints_aside(tmp_path):
     assert (store.folder / "step-40.aside").is_dir()
 
 
-def test_saving_a_step_again_keeps_the_one_before_aside(tmp_path):
-    store = filled(tmp_path, 1, 1, 1)
-    assert names(store) == {"step-1", "step-1.aside", "step-1.aside-2"}
+def test_a_step_that_is_saved_again_replaces_its_checkpoint(tmp_path):
+    store = filled(tmp_path, 1)
+    store.save(1, write_step(7), score=0.5)
+    assert names(store) == {"step-1"}
+    assert json.loads((store.folder / "step-1" / "state.json").read_text()) == {"step": 7}
     assert find_damage(store.folder / "step-1") is None
+
+
+def test_a_crash_between_the_two_renames_of_a_replacement_loses_nothing(tmp_path):
+    store = filled(tmp_path, 1)
+    (store.folder / "step-1").rename(store.folder / ".replaced-step-1")
+    store.clean_leftovers()
+    assert names(store) == {"step-1"}
+    assert find_damage(store.folder / "step-1") is None
+
+
+def test_checkpoints_set_aside_twice_are_both_kept(tmp_path):
+    for step in (2, 2):
+        filled(tmp_path, 1, step).set_aside_after(1)
+    assert names(CheckpointStore(tmp_path)) == {"step-1", "step-2.aside", "step-2.aside-2"}
 
 
 def test_leftovers_of_a_crash_are_cleaned(tmp_path):

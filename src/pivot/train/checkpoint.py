@@ -1,8 +1,8 @@
 """Checkpoints that are whole or not there, checked by their bytes, and never deleted before their successor.
 
 `checkpoints/step-N/` appears by one rename, after every byte of it is on the disk. Its `checksums.json` names
-each file with size and sha256. Names that start with a dot are unfinished or being deleted; `step-N.aside` is
-a checkpoint that a resumed run has left behind.
+each file with size and sha256. Names that start with a dot are on their way in or out; `step-N.aside` is a
+checkpoint that a resumed run has left behind.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ class CheckpointStore:
     def save(self, step: int, write: Callable[[Path], None], *, score: float | None = None) -> Checkpoint:
         """Let `write` fill a new folder, make it `step-N`, and only then delete what is no longer needed.
 
-        When the disk refuses, or `write` raises, the checkpoints are as they were before.
+        When the disk refuses, or `write` raises, the checkpoints are as they were before. A step that is
+        saved again replaces its earlier checkpoint.
         """
         target = self.folder / f"step-{step}"
         temporary = self.folder / f".tmp-step-{step}-{os.getpid()}"
@@ -63,11 +64,12 @@ class CheckpointStore:
                 _write_manifest(temporary, step, score)
                 sync_tree(temporary)
                 if target.exists():
-                    _set_aside(target)
+                    target.rename(self.folder / f".replaced-step-{step}")
                 temporary.rename(target)
                 sync_folder(self.folder)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
+        self.clean_leftovers()
         self._prune()
         return Checkpoint(target, step, score)
 
@@ -106,8 +108,16 @@ class CheckpointStore:
             return [_set_aside(path) for path in newer]
 
     def clean_leftovers(self) -> None:
-        """Remove what a crash left unfinished: half-written checkpoints and half-deleted ones."""
-        for pattern in (".tmp-step-*", ".old-step-*"):
+        """Remove what a crash left: half-written and half-deleted checkpoints.
+
+        One that was to be replaced is put back if its successor is not there.
+        """
+        for path in self.folder.glob(".replaced-step-*"):
+            target = self.folder / path.name.removeprefix(".replaced-")
+            if not target.exists():
+                with disk_errors(target):
+                    path.rename(target)
+        for pattern in (".tmp-step-*", ".old-step-*", ".replaced-step-*"):
             for path in self.folder.glob(pattern):
                 shutil.rmtree(path, ignore_errors=True)
 

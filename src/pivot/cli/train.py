@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from pivot.config import describe
-from pivot.config.command_line import add_config_options, config_from_args
+from pivot.config import command_line
 from pivot.errors import UserError
 
 STOPPED = 3
@@ -16,7 +16,10 @@ STOPPED = 3
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_config_options(parser)
+    command_line.add_arguments(parser)
+    parser.add_argument(
+        "--reward", metavar="MODULE:FUNCTION", help="your own reward with TRL's calling convention (reward.function)"
+    )
     parser.add_argument("--out", type=Path, metavar="DIR", help="the run's folder (default: runs/RECIPE-METHOD-SEED)")
     parser.add_argument("--resume", type=Path, metavar="RUN", help="go on exactly where a run stopped")
     parser.add_argument(
@@ -41,7 +44,9 @@ def run(args: argparse.Namespace) -> int:
             raise UserError("--resume goes on with the run's own configuration; leave out --set and --out")
         out, resuming = args.resume, True
     else:
-        config = config_from_args(args)
+        if args.reward is not None:
+            args.settings.insert(0, f"reward.function={args.reward}")
+        config = command_line.from_arguments(args, default_recipe="tiny")
         out = args.out or Path("runs") / f"{config.recipe}-{config.method.name}-{config.train.seed}"
         resuming = args.keep_going and holds_run(out)
     if resuming and _status(out) == "finished":

@@ -134,6 +134,8 @@ class PromptEncoder:
         return self.tokenizer(text, add_special_tokens=False, **options)["input_ids"] if text else []
 
     def _remember(self, encoded: EncodedPrompt) -> None:
+        replaced = self._cache.pop(encoded.prompt.id, None)
+        self._cache_bytes -= 0 if replaced is None else _num_bytes(replaced)
         self._cache[encoded.prompt.id] = encoded
         self._cache_bytes += _num_bytes(encoded)
         while self._cache_bytes > self.cache_limit and len(self._cache) > 1:

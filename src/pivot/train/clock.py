@@ -14,8 +14,14 @@ class PhaseClock:
     than the step.
     """
 
-    def __init__(self, now: Callable[[], float] = time.perf_counter):
+    def __init__(
+        self,
+        now: Callable[[], float] = time.perf_counter,
+        on_change: Callable[[str | None], None] = lambda phase: None,
+    ):
+        """`on_change` is told the innermost phase whenever it changes."""
         self._now = now
+        self._on_change = on_change
         self._running: list[str] = []
         self._since = self._started = now()
         self.phases: dict[str, float] = {}
@@ -25,11 +31,13 @@ class PhaseClock:
         """Count what happens inside for `name`; entering a phase again adds to it."""
         self._settle()
         self._running.append(name)
+        self._on_change(name)
         try:
             yield
         finally:
             self._settle()
             self._running.pop()
+            self._on_change(self.running)
 
     @property
     def running(self) -> str | None:

@@ -66,7 +66,7 @@ class Lines:
 class LiveDisplay:
     """A bar over the steps with the phase now running, the last step's numbers, and a bar for a task."""
 
-    def __init__(self, stream: TextIO, total_steps: int):
+    def __init__(self, stream: TextIO, total_steps: int, done_steps: int = 0):
         console = Console(file=stream)
         self._bars = Bars(
             SpinnerColumn(),
@@ -77,7 +77,7 @@ class LiveDisplay:
             TextColumn("{task.fields[note]}"),
             console=console,
         )
-        self._steps = self._bars.add_task("step", total=total_steps, note="")
+        self._steps = self._bars.add_task("step", total=total_steps, completed=done_steps, note="")
         self._tasks: dict[str, TaskID] = {}
         self._left = ""
         self._live = Live(self._picture({}), console=console, refresh_per_second=4)

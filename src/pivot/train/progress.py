@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sized
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Self, TextIO, TypeVar
 
@@ -40,14 +40,15 @@ class Progress:
     ):
         """`first_step` is where a resumed run goes on; time left is measured from there."""
         shown = stream or sys.stdout
-        self.clock = PhaseClock()
+        self._display: Display = Silent()
+        if not quiet and shown.isatty():
+            self._display = LiveDisplay(shown, total_steps, first_step - 1)
+        elif not quiet:
+            self._display = Lines(shown, total_steps)
+        self.clock = PhaseClock(on_change=self._display.phase)
         self._total = total_steps
         self._before = first_step - 1
         self._run = PhaseClock()
-        if quiet:
-            self._display: Display = Silent()
-        else:
-            self._display = LiveDisplay(shown, total_steps) if shown.isatty() else Lines(shown, total_steps)
 
     def __enter__(self) -> Self:
         self._display.open()
@@ -60,13 +61,9 @@ class Progress:
     ) -> None:
         self._display.close()
 
-    @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        """Time what happens inside and show that it is happening."""
-        with self.clock.phase(name):
-            self._display.phase(name)
-            yield
-        self._display.phase(self.clock.running)
+    def phase(self, name: str) -> AbstractContextManager[None]:
+        """Time what happens inside and show that it is happening; the same as `clock.phase`."""
+        return self.clock.phase(name)
 
     def step_done(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Show a finished step and start the clock of the next one."""

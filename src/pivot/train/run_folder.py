@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from pivot.durable import append_bytes, disk_errors, replacing, write_json
+from pivot.durable import append_bytes, disk_errors, remove_unfinished, replacing, write_json
 from pivot.errors import UserError
 from pivot.records import encode_row, read_lines, read_rows
 
@@ -43,6 +43,7 @@ class RunFolder:
         self.rollouts_path = path / "rollouts.jsonl"
         self._sync = sync
         self._lock = _acquire(path)
+        remove_unfinished(path)
 
     @classmethod
     def create(cls, path: Path, *, sync: bool = True) -> RunFolder:

@@ -174,18 +174,19 @@ def evaluations(gain: float) -> list[dict[str, Any]]:
     return made
 
 
-def make_run(folder: Path, *, steps: int = 60, seed: int = 0, gain: float = 0.4, **settings: Any) -> Path:
-    """A run's folder; `settings` are fields of the config's method section, a `section.field` of another."""
-    name = settings.pop("name", "pivot")
-    visual = "pivot" in name or "vaa" in name
-    rng = np.random.default_rng([seed, len(name), steps])
+def make_run(
+    folder: Path, *, method: str = "pivot", steps: int = 60, seed: int = 0, gain: float = 0.4, **settings: Any
+) -> Path:
+    """A run's folder; `settings` are fields of the config's method, or `section__field` of another."""
+    visual = "pivot" in method or "vaa" in method
+    rng = np.random.default_rng([seed, len(method), steps])
     config: dict[str, Any] = {
         "model": {"path": "tiny"},
         "data": {"train": "tiny"},
         "corruption": {"kind": "patch"},
     }
     config |= {
-        "method": {"name": name, "beta": 0.5, "anchor_coef": 0.1},
+        "method": {"name": method, "beta": 0.5, "anchor_coef": 0.1},
         "train": {"steps": steps, "seed": seed, "lr": 1e-6},
     }
     for key, value in settings.items():

@@ -8,11 +8,12 @@ from pathlib import Path
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a run's folder, finished or not")
+    parser.add_argument("--no-figures", action="store_true", help="the page alone, without SVG and PDF files")
 
 
 def run(args: argparse.Namespace) -> int:
     from pivot.report import write_report
 
     for folder in args.runs:
-        print(write_report(folder))
+        print(write_report(folder, figures=not args.no_figures))
     return 0

@@ -42,7 +42,7 @@ def save_figures(charts: Iterable[Chart], folder: Path) -> list[Path]:
     paths = []
     with matplotlib.rc_context(STYLE):
         for chart in charts:
-            figure = Figure(figsize=_size(chart), layout="constrained")
+            figure = Figure(figsize=_size(chart))
             axes = figure.add_subplot()
             axes.set_title(chart.title)
             plot(chart, axes)

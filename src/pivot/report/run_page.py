@@ -22,10 +22,11 @@ from pivot.report.tables import to_html
 from pivot.report.token_figure import save_token_figures
 
 
-def write_report(run_dir: Path | str) -> Path:
+def write_report(run_dir: Path | str, *, figures: bool = True) -> Path:
     """Write `report.html` and `figures/` into a run's folder and return the page's path.
 
     Works on whatever a finished, running or crashed run has left behind; the page names what is missing.
+    The page takes a moment, the figures some seconds: without them a running trainer can refresh it often.
     """
     run = read_run(run_dir)
     page = Page(title=f"{run.name} · {run.method} · pivot", brand="pivot")
@@ -37,8 +38,9 @@ def write_report(run_dir: Path | str) -> Path:
     page.header = _header(run)
     path = run.folder / "report.html"
     write_bytes(path, page.html().encode("utf-8", "backslashreplace"))
-    save_figures(charts, run.folder / "figures")
-    save_token_figures(page.groups, run.folder / "figures")
+    if figures:
+        save_figures(charts, run.folder / "figures")
+        save_token_figures(page.groups, run.folder / "figures")
     return path
 
 

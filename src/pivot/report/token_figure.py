@@ -25,9 +25,13 @@ WARM = LinearSegmentedColormap.from_list("utility", ["#76aee6", "#ffffff", "#f28
 NUM_FIGURES = 3
 LINE_LENGTH = 92
 MOST_LINES = 26
-FONT_SIZE = 7.5
+WIDTH = 10.0
+TEXT_WIDTH = 6.0
 LINE_HEIGHT = 0.165
-"""Inches."""
+"""Inches, as the widths."""
+FONT = "DejaVu Sans Mono"
+"""Comes with matplotlib; each of its letters is 0.60205 em wide."""
+FONT_SIZE = TEXT_WIDTH / LINE_LENGTH * 72 / 0.60205
 
 
 def save_token_figures(groups: list[dict[str, Any]], folder: Path) -> list[Path]:
@@ -45,12 +49,12 @@ def token_figure(group: dict[str, Any]) -> Figure:
     shown = _one_of_each([r for r in group["responses"] if "utility" in r])
     lines = [list(_lines(response["tokens"]))[:MOST_LINES] for response in shown]
     height = max(2.2, sum(LINE_HEIGHT * (len(block) + 2) for block in lines))
-    figure = Figure(figsize=(10, height + 0.5))
+    figure = Figure(figsize=(WIDTH, height + 0.5))
     scores = np.abs(np.concatenate([response["utility"] for response in shown]))
     limit = float(np.quantile(scores, 0.97)) or float(scores.max()) or 1.0
     _left(figure, group)
-    axes = figure.add_axes((0.33, 0.0, 0.6, 1.0))
-    _blank(axes, (0, LINE_LENGTH + 2), (height + 0.5, 0))
+    axes = figure.add_axes((0.33, 0.0, TEXT_WIDTH / WIDTH, 1.0))
+    _blank(axes, (0, LINE_LENGTH), (height + 0.5, 0))
     y = 0.25
     for response, block in zip(shown, lines, strict=True):
         outcome = "Correct" if response["correct"] else "Wrong"
@@ -70,7 +74,8 @@ def _write(
             strength = 0.5 + 0.5 * np.clip(response["utility"][index] / limit, -1, 1)
             place = (column, y - LINE_HEIGHT / 2)
             axes.add_patch(Rectangle(place, len(text), LINE_HEIGHT, facecolor=WARM(strength), linewidth=0))
-            axes.text(column, y, text, fontsize=FONT_SIZE, family="monospace", va="center")
+        whole = "".join(text for _, _, text in line)
+        axes.text(0, y, whole, fontsize=FONT_SIZE, family=FONT, va="center")
         y += LINE_HEIGHT
     return y
 
@@ -88,6 +93,9 @@ def _lines(tokens: list[str]) -> Iterator[list[tuple[int, int, str]]]:
                 text = text.lstrip()
             for start in range(0, len(text), LINE_LENGTH):
                 cut = text[start : start + LINE_LENGTH]
+                if start:
+                    yield line
+                    line, column = [], 0
                 line.append((index, column, cut))
                 column += len(cut)
     yield line

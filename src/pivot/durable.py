@@ -69,6 +69,13 @@ def replacing(path: Path, *also: type[Exception]) -> Iterator[Path]:
                 temporary.unlink(missing_ok=True)
 
 
+def remove_unfinished(folder: Path) -> None:
+    """Remove the temporary files that a crash of `replacing` left in `folder`, whose only writer this is."""
+    for leftover in folder.glob(".*.tmp-*"):
+        if leftover.is_file():
+            leftover.unlink(missing_ok=True)
+
+
 def write_bytes(path: Path, data: bytes) -> None:
     """Replace `path` by `data`."""
     with replacing(path) as temporary:

@@ -64,6 +64,14 @@ def test_a_place_that_cannot_be_a_folder_is_named(tmp_path):
         RunFolder.create(tmp_path / "file")
 
 
+def test_files_that_a_crash_left_unfinished_are_removed(tmp_path):
+    started(tmp_path).close()
+    (tmp_path / ".metrics.jsonl.tmp-99").write_text("half")
+    (tmp_path / ".hidden").write_text("somebody's own")
+    RunFolder.open(tmp_path).close()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".hidden", "config.json", "run.lock"]
+
+
 HOLDER = """
 import os, sys, time
 from pathlib import Path

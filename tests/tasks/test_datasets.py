@@ -173,11 +173,19 @@ def test_custom_columns_and_formats_give_the_same_prompts(tmp_path: Path) -> Non
         assert open_rgb(prompt.images[0]).getpixel((0, 0)) == (3, 3, 3)
 
 
-def test_a_path_is_a_name_too_and_the_usual_column_names_change_nothing(tmp_path: Path) -> None:
+def test_a_path_is_a_name_too_and_the_usual_column_names_change_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = write_parquet(
         tmp_path / "mine.parquet", [{"images": [cell()], "problem": "Find x.", "answer": "1"}]
     )
-    by_name = load(DataSpec(str(path))).prompts
+    by_path = load(DataSpec(str(path))).prompts
+    monkeypatch.chdir(tmp_path)
+    assert [p.id for p in load(DataSpec("mine.parquet")).prompts] == [p.id for p in by_path]
+    (tmp_path / "my-set").mkdir()
+    path = path.rename(tmp_path / "my-set" / "train.parquet")
+    by_name = load(DataSpec("my-set")).prompts
+    assert by_name[0].id.startswith("my-set/train/")
     spelt_out = load(
         DataSpec(str(path), image_column="images", problem_column="problem", answer_column="answer")
     ).prompts
@@ -206,6 +214,7 @@ def test_limit_reads_the_first_rows_and_warns_of_nothing(tmp_path: Path) -> None
     [
         (DataSpec("geometry4k"), r"unknown data set 'geometry4k'\. Did you mean 'geometry3k'\?"),
         (DataSpec("custom"), "custom needs --path"),
+        (DataSpec("nowhere.jsonl"), "nowhere.jsonl does not exist"),
         (DataSpec("custom", path="/nowhere/x.parquet"), "/nowhere/x.parquet does not exist"),
     ],
 )

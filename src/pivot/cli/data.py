@@ -92,7 +92,7 @@ def describe(row: Prompt | SkippedRow) -> dict[str, Any]:
 
 
 def _size(source: ImageSource) -> list[int]:
-    assert isinstance(source, images.EncodedImage)  # data sets have no other
+    assert isinstance(source, images.ReadableImage)  # data sets have no other
     return list(images.check(source))
 
 

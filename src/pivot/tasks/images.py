@@ -51,7 +51,7 @@ class ImageError(Exception):
 
 
 @runtime_checkable
-class EncodedImage(ImageSource, Protocol):
+class ReadableImage(ImageSource, Protocol):
     """An image source that has a file's bytes behind it."""
 
     def read(self) -> bytes: ...
@@ -128,7 +128,7 @@ class ImageStore:
         return self._file.fileno()
 
 
-def check(source: EncodedImage, max_pixels: int = MAX_PIXELS, full: bool = False) -> tuple[int, int]:
+def check(source: ReadableImage, max_pixels: int = MAX_PIXELS, full: bool = False) -> tuple[int, int]:
     """Width and height as the model will see them; raises `ImageError` where the image cannot be used.
 
     The quick check reads the header, and the checksums of a PNG or the end mark of a JPEG, without decoding

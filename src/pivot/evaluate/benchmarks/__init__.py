@@ -28,7 +28,7 @@ from pivot.evaluate.benchmarks import (
     we_math,
 )
 from pivot.evaluate.benchmarks.benchmark import Benchmark
-from pivot.tasks.datasets import DataSet, DataSpec, find_format, load_format
+from pivot.tasks.datasets import DataSet, DataSpec, load_format, resolve
 
 __all__ = ["BENCHMARKS", "OUT_OF_DOMAIN", "Benchmark", "find", "load"]
 
@@ -67,7 +67,7 @@ def load(spec: DataSpec, strict: bool = False, from_papo_eval: bool = False) -> 
     """Read a benchmark, or any other set to evaluate on; `strict` refuses a number of rows that differs."""
     if spec.name == papo_eval.HUB_ID:
         spec, from_papo_eval = replace(spec, name=_bundled(spec.split)), True
-    known = find_format(spec, BENCHMARKS.values())
+    known, spec = resolve(spec, BENCHMARKS.values())
     if from_papo_eval:
         bundled = known.from_papo_eval() if isinstance(known, Benchmark) else None
         if bundled is None:

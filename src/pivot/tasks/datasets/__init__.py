@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from pivot.tasks.datasets.layout import BadRow, Draft, Format, Layout, NotIncluded, RowReader
 from pivot.tasks.datasets.loading import load_format
-from pivot.tasks.datasets.registry import CUSTOM, TRAINING_SETS, find_format
+from pivot.tasks.datasets.registry import CUSTOM, TRAINING_SETS, resolve
 from pivot.tasks.datasets.spec import DataSet, DataSpec, SkippedRow
 
 __all__ = [
@@ -25,12 +25,12 @@ __all__ = [
     "NotIncluded",
     "RowReader",
     "SkippedRow",
-    "find_format",
     "load",
     "load_format",
+    "resolve",
 ]
 
 
 def load(spec: DataSpec) -> DataSet:
     """Read a training set, any hub set, or a file of your own; broken rows are skipped or refused."""
-    return load_format(find_format(spec), spec)
+    return load_format(*resolve(spec))

@@ -13,7 +13,7 @@ from pivot.tasks.datasets.finder import MISSING, ImageFinder
 from pivot.tasks.datasets.layout import BadRow, Draft, Format, Layout, NotIncluded, RowReader
 from pivot.tasks.datasets.rows import RawRow
 from pivot.tasks.datasets.spec import DataSpec, SkippedRow
-from pivot.tasks.images import EncodedImage, ImageError
+from pivot.tasks.images import ImageError, ReadableImage
 from pivot.tasks.template import IMAGE_MARK
 from pivot.types import Prompt
 
@@ -71,9 +71,9 @@ class PromptBuilder:
             return SkippedRow(prompt.id, problems[0] if problems else reason)
         return SkippedRow(prompt.id, problems[0], prompt=prompt) if problems else prompt
 
-    def _find_images(self, draft: Draft) -> tuple[list[EncodedImage], list[str]]:
+    def _find_images(self, draft: Draft) -> tuple[list[ReadableImage], list[str]]:
         """The images that can be used, and what is wrong with the others."""
-        sources: list[EncodedImage] = []
+        sources: list[ReadableImage] = []
         problems: list[str] = []
         for cell in draft.images:
             try:

@@ -11,7 +11,7 @@ from typing import Any
 
 from pivot.errors import UserError
 from pivot.tasks.datasets.layout import BadRow
-from pivot.tasks.images import EncodedImage, FileImage, ImageStore
+from pivot.tasks.images import FileImage, ImageStore, ReadableImage
 
 MAX_FILE_BYTES = 1 << 28
 """An encoded image of more than 256 MiB is not read, whatever an archive says of it."""
@@ -33,7 +33,7 @@ class ImageFinder:
         self._store: ImageStore | None = None
         self._archives: list[tuple[zipfile.ZipFile, frozenset[str]]] | None = None
 
-    def find(self, cell: Any) -> EncodedImage:
+    def find(self, cell: Any) -> ReadableImage:
         """The source behind a cell; `BadRow` says why there is none."""
         if isinstance(cell, dict):
             cell = cell.get("bytes") or cell.get("path")
@@ -47,7 +47,7 @@ class ImageFinder:
             return self._stored(_decode_uri(cell))
         return self._by_path(cell)
 
-    def _stored(self, data: bytes) -> EncodedImage:
+    def _stored(self, data: bytes) -> ReadableImage:
         if len(data) > MAX_FILE_BYTES:
             raise BadRow(f"image is too large ({len(data):,} bytes)")
         self._store = self._store or ImageStore()
@@ -58,7 +58,7 @@ class ImageFinder:
                 f"the images do not fit into the temporary folder ({full}): set TMPDIR to a larger disk."
             ) from full
 
-    def _by_path(self, path: str) -> EncodedImage:
+    def _by_path(self, path: str) -> ReadableImage:
         pure = PurePosixPath(path.replace("\\", "/"))
         if "\0" in path or ".." in pure.parts:
             raise BadRow(f"image path leaves the data set's folder ({path[:80]!r})")
@@ -76,13 +76,13 @@ class ImageFinder:
                     return self._stored(_member(archive, str(tail)))
         raise BadRow(f"image file missing ({path[:80]!r})")
 
-    def _inside(self, file: Path, path: str) -> EncodedImage:
+    def _inside(self, file: Path, path: str) -> ReadableImage:
         if not self._absolute_paths and not file.resolve().is_relative_to(self._boundary):
             raise BadRow(f"image path leaves the data set's folder ({path[:80]!r})")
         return self._file(file, path)
 
     @staticmethod
-    def _file(file: Path, path: str) -> EncodedImage:
+    def _file(file: Path, path: str) -> ReadableImage:
         if not file.is_file():
             raise BadRow(f"image file missing ({path[:80]!r})")
         if file.stat().st_size > MAX_FILE_BYTES:

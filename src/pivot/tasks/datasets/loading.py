@@ -34,9 +34,8 @@ def load_format(known: Format, spec: DataSpec) -> DataSet:
 
 def _open(known: Format, spec: DataSpec) -> tuple[Rows, ImageFinder, str]:
     """The rows and the finder of their images; the split is the asked one, or what a local name tells."""
-    local = spec.path or (spec.name if "/" in spec.name and Path(spec.name).exists() else None)
-    if local is not None:
-        path = Path(local).expanduser()
+    if spec.path is not None:
+        path = Path(spec.path).expanduser()
         split = spec.split or split_of(path) or known.split
         rows = open_rows(path, spec.split or known.split, spec.config, known.files)
         return rows, ImageFinder(rows.root, absolute_paths=spec.absolute_paths), split

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from pivot.errors import UserError
 
 SPLITS = ("train", "validation", "val", "testmini", "test", "dev", "image", "non_image")
-_SUFFIXES = (".parquet", ".arrow", ".jsonl", ".json")
+SUFFIXES = (".parquet", ".arrow", ".jsonl", ".json")
 _PROBLEM_FILE = "data.json"
 _NO_DATA = ("dataset_info.json", "dataset_infos.json", "state.json", "dataset_dict.json")
 _NAMED = 8
@@ -59,8 +59,8 @@ def open_rows(
             f"{path} does not exist: give --path a parquet, JSONL, JSON or Arrow file or a folder."
         )
     if path.is_file():
-        if path.suffix not in _SUFFIXES:
-            raise UserError(f"{path.name} is no data file: {', '.join(_SUFFIXES)} files can be read.")
+        if path.suffix not in SUFFIXES:
+            raise UserError(f"{path.name} is no data file: {', '.join(SUFFIXES)} files can be read.")
         return Rows((path,), _columns((path,), path.parent), path.parent)
     files = _problem_files(path, split) or _split_files(path, split, config, patterns)
     return Rows(files, _columns(files, path), path)
@@ -92,7 +92,7 @@ def _split_files(
 ) -> tuple[Path, ...]:
     """The files that a known set names, or that bear the split's name; all where none bears a name."""
     home = folder / config if config and (folder / config).is_dir() else folder
-    for suffix in _SUFFIXES:
+    for suffix in SUFFIXES:
         files = [file for file in sorted(home.glob(f"**/*{suffix}")) if file.name not in _NO_DATA]
         if not files:
             continue
@@ -104,7 +104,7 @@ def _split_files(
                 f"{folder} has no file of split {split!r}, it has {names}: give one with --path FILE."
             )
         return tuple(chosen or files)
-    raise UserError(f"{folder} holds no {', '.join(_SUFFIXES)} file and no InterGPS problem folders.")
+    raise UserError(f"{folder} holds no {', '.join(SUFFIXES)} file and no InterGPS problem folders.")
 
 
 def _matches(file: Path, folder: Path, pattern: str) -> bool:

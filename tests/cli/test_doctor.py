@@ -135,7 +135,7 @@ def test_each_switch_moves_its_own_item():
         "KV cache": 2.0,
         "sampling": 2.0,
     }
-    assert changed("method=grpo")["reference model"] is None
+    assert changed("method=grpo", "model.lora_rank=8")["reference model"] is None
     assert changed("model.gradient_checkpointing=false")["activations"] > 10
     assert changed("model.freeze_vision=true")["vision activations"] == 0
     assert changed("model.lora_rank=8")["optimizer"] < 0.01

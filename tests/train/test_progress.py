@@ -60,6 +60,14 @@ def test_phases_add_up_and_the_rest_is_other():
     assert metrics["time/share_other"] == 0.2
 
 
+def test_a_change_of_phase_is_told():
+    told = []
+    clock = PhaseClock(on_change=told.append)
+    with clock.phase("rollout"), clock.phase("verify"):
+        pass
+    assert told == ["rollout", "verify", "rollout", None]
+
+
 def test_nested_time_counts_for_the_inner_phase_alone():
     ticks = Ticks()
     clock = PhaseClock(ticks)

@@ -74,7 +74,7 @@ def _weights(config: Config, model: Architecture) -> list[Item]:
         ),
         Item("optimizer", optimizer, "always", f"AdamW over {_count(trained)} weights"),
     ]
-    if config.method.needs_reference and not adapters:
+    if config.method.needs_reference:
         items.append(
             Item("reference model", model.parameters * size, "always", "for the KL term of this method")
         )

@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from PIL import Image
@@ -88,8 +89,8 @@ def run(args: argparse.Namespace) -> int:
     else:
         folders = _train(starts, args, console)
     measured = {}
-    for name, folder in folders.items():
-        measured[name] = _measure(folder, args.prompts, args.samples)
+    for name in sorted(folders):
+        measured[name] = measure(folders[name], args.prompts, args.samples)
         console.print(f"\n[bold]{name}[/bold], {args.samples} samples a prompt, temperature 1, per cent")
         console.print(figures.markdown(measured[name]["conditions"]), markup=False, soft_wrap=True)
     if not args.figures_only:
@@ -129,7 +130,8 @@ def _progress(console: Console) -> Progress:
     )
 
 
-def _measure(folder: Path, num_prompts: int, num_samples: int) -> dict:
+def measure(folder: Path, num_prompts: int, num_samples: int) -> dict[str, Any]:
+    """Sampled figures of a checkpoint's folder: {"samples": ..., "conditions": {...}}."""
     policy = load_policy(str(folder))
     sampler = _Sampler(policy, num_samples)
     return {"samples": num_samples, "conditions": figures.measure(sampler, num_prompts)}

@@ -31,7 +31,7 @@ class Batch:
     """The next token where it belongs to the response, else IGNORED."""
 
     def percepts_BL(self, equals: int, full_stop: int) -> torch.Tensor:
-        """True at the targets of the sentence that names percepts, from its first equals sign to its full stop."""
+        """True in the sentence that names percepts, from its first equals sign to its full stop."""
         begun = (self.targets_BL == equals).cumsum(1) > 0
         ended = ((self.targets_BL == full_stop) & begun).cumsum(1) > 0
         return begun & ~ended

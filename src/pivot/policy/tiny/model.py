@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -13,6 +15,7 @@ from transformers import (
     Qwen2_5_VLForConditionalGeneration,
     Qwen2VLImageProcessorPil,
 )
+from transformers.utils import logging as transformers_logging
 
 from pivot.tasks.procedural.canvas import SIZE
 
@@ -95,11 +98,25 @@ def build_image_processor() -> Qwen2VLImageProcessorPil:
     )
 
 
+@contextmanager
+def _no_progress_bar() -> Iterator[None]:
+    """One file is written in milliseconds; a bar would only break the caller's own display."""
+    shown = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            transformers_logging.enable_progress_bar()
+
+
 def save(model: Qwen2_5_VLForConditionalGeneration, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
     """An ordinary Hugging Face folder; weights are stored in float16 and load as float32."""
     folder.mkdir(parents=True, exist_ok=True)
-    half = {name: weight.half() for name, weight in model.state_dict().items()}
-    model.save_pretrained(folder, state_dict=half)
+    # The output layer is the embedding; loading ties them again.
+    half = {name: w.half() for name, w in model.state_dict().items() if name != "lm_head.weight"}
+    with _no_progress_bar():
+        model.save_pretrained(folder, state_dict=half)
     config_file = folder / "config.json"
     config = json.loads(config_file.read_text())
     for part in (config, config["text_config"], config["vision_config"]):

@@ -53,12 +53,12 @@ class Plan:
     skill_lr: float = 2e-3
     habit_lr: float = 5e-4
     warmup_steps: int = 100
-    decay_from: float = 0.6
+    decay_from: float = 0.55
     """Share of the first phase after which its learning rate falls linearly to almost zero."""
-    digit_weight: float = 2.0
+    digit_weight: float = 4.0
     percept_weight: float = 10.0
-    """Of computed and of perceived digits in the first phase's loss, so that fillers don't drown what is to be
-    learnt: seeing is the slow part, arithmetic comes early."""
+    """Of computed and of perceived digits in the first phase's loss, so that fillers don't drown what is to
+    be learnt: seeing is the slow part, arithmetic comes early."""
     seed: int = 0
 
     def leaves_at(self, start: Start) -> int:

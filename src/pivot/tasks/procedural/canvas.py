@@ -21,6 +21,9 @@ GREEN: Colour = (30, 150, 65)
 GOLD: Colour = (225, 170, 20)
 PURPLE: Colour = (130, 50, 160)
 TEAL: Colour = (15, 130, 140)
+NAVY: Colour = (25, 35, 120)
+BROWN: Colour = (110, 55, 15)
+PINE: Colour = (10, 85, 50)
 
 GLYPH_WIDTH, GLYPH_HEIGHT = 5, 7
 _GLYPHS = {
@@ -81,6 +84,9 @@ class Canvas:
 
     def box(self, corner: Point, opposite: Point, ink: Colour) -> None:
         self._pen.rectangle([corner, opposite], fill=ink)
+
+    def frame(self, corner: Point, opposite: Point, ink: Colour) -> None:
+        self._pen.rectangle([corner, opposite], outline=ink)
 
     def disc(self, centre: Point, radius: int, ink: Colour, *, filled: bool = True) -> None:
         (x, y), r = centre, radius

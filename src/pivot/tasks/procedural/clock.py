@@ -1,7 +1,7 @@
 """A clock whose short red hand jumps from hour to hour and whose long blue hand stands on a multiple of five.
 
 Levels: 1 the hour some hours later; 2 the minutes to the next hour; 3 the minute some minutes later.
-Out of domain: a smaller clock away from the middle, without numbers, the hands in other colours.
+Out of domain: a smaller clock, less centred, without numbers, the hands in other colours.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import ClassVar, Self
 
 from PIL import Image
 
-from pivot.tasks.procedural.canvas import BLACK, BLUE, GREEN, GREY, PURPLE, RED, Canvas, Colour, Point
+from pivot.tasks.procedural.canvas import BLACK, BLUE, BROWN, GREY, PURPLE, RED, Canvas, Colour, Point
 from pivot.tasks.procedural.scene import Picture, Scene, Working
 
 
@@ -68,11 +68,11 @@ class ClockScene(Scene):
         picture = Dial(
             hour=rng.randint(1, 12),
             mark=rng.randint(1, 12) if level == 1 else rng.randint(1, 11),
-            centre=(rng.randint(36, 48), rng.randint(36, 48))
+            centre=(rng.randint(39, 45), rng.randint(39, 45))
             if ood
             else (rng.randint(41, 43), rng.randint(41, 43)),
-            radius=rng.randint(32, 34) if ood else rng.randint(38, 40),
-            inks=(PURPLE, GREEN) if ood else (RED, BLUE),
+            radius=rng.randint(34, 36) if ood else rng.randint(38, 40),
+            inks=(BROWN, PURPLE) if ood else (RED, BLUE),
             numbers=not ood,
         )
         later = {1: rng.randint(2, 6), 2: 0, 3: rng.choice((10, 15, 20, 25))}[level]

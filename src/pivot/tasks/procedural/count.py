@@ -1,7 +1,7 @@
-"""Counting in the manner of SuperCLEVR: how many objects of a colour, row by row.
+"""Counting in the manner of SuperCLEVR: how many objects of a colour lie on four trays.
 
-Levels: 1 three to five objects; 2 four to seven; 3 five to eight, asked by what is to be removed.
-Out of domain: seven to nine objects, diamonds among them, in other shades.
+Levels: 1 three to five objects; 2 five to eight; 3 seven to ten, asked by what is to be removed.
+Out of domain: nine to twelve objects, diamonds among them, in other shades.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ from typing import ClassVar, Self
 
 from PIL import Image
 
-from pivot.tasks.procedural.canvas import BLUE, RED, SIZE, Canvas, Colour
+from pivot.tasks.procedural.canvas import BLUE, PALE, RED, SIZE, Canvas, Colour, Point
 from pivot.tasks.procedural.scene import Picture, Scene, Working
 
-CELL = 28
-CELLS = SIZE // CELL
-ROWS = ("top", "middle", "bottom")
+CELL = 14
+TRAY = 28
+TRAYS = {"A": (0, 0), "B": (SIZE - TRAY, 0), "C": (0, SIZE - TRAY), "D": (SIZE - TRAY, SIZE - TRAY)}
+"""Name -> top left corner; a tray has room for 2 x 2 objects."""
+CELLS = (0, CELL, SIZE - 2 * CELL, SIZE - CELL)
 COLOURS = ("red", "blue")
 SHADES = {"red": RED, "blue": BLUE}
 OOD_SHADES = {"red": (240, 90, 70), "blue": (20, 30, 130)}
@@ -38,7 +40,7 @@ class Thing:
 
 @dataclass(frozen=True)
 class Scatter(Picture):
-    """Objects on an invisible 3 x 3 grid, sorted by place."""
+    """Objects on trays in the four corners, sorted by place."""
 
     things: tuple[Thing, ...]
     bright: bool
@@ -47,6 +49,9 @@ class Scatter(Picture):
     def render(self) -> Image.Image:
         canvas = Canvas()
         shades = SHADES if self.bright else OOD_SHADES
+        for name, (x, y) in TRAYS.items():
+            canvas.frame((x, y), (x + TRAY - 1, y + TRAY - 1), PALE)
+            canvas.name(name, (x + TRAY // 2, SIZE // 2 + (-8 if y == 0 else 8)))
         for thing in self.things:
             _paint(canvas, thing, shades[thing.colour])
         return canvas.image
@@ -65,9 +70,13 @@ def _paint(canvas: Canvas, thing: Thing, ink: Colour) -> None:
         canvas.polygon([(x + half, y), (x + k, y + half), (x + half, y + k), (x, y + half)], ink)
 
 
+def _lies_on(thing: Thing, corner: Point) -> bool:
+    return 0 <= thing.x - corner[0] < TRAY and 0 <= thing.y - corner[1] < TRAY
+
+
 @dataclass(frozen=True)
 class CountScene(Scene):
-    """The number of objects of one colour: the sum over the three rows."""
+    """The number of objects of one colour: the sum over the trays."""
 
     colour: str
 
@@ -77,17 +86,16 @@ class CountScene(Scene):
 
     @classmethod
     def draw(cls, rng: random.Random, level: int, *, ood: bool) -> Self:
-        low, high = (7, 9) if ood else {1: (3, 5), 2: (4, 7), 3: (5, 8)}[level]
-        cells = rng.sample(range(CELLS**2), rng.randint(low, high))
+        low, high = (9, 12) if ood else {1: (3, 5), 2: (5, 8), 3: (7, 10)}[level]
+        places = rng.sample([(x, y) for x in CELLS for y in CELLS], rng.randint(low, high))
         colour = rng.choice(COLOURS)
         things = []
-        for cell in cells:
-            row, column = divmod(cell, CELLS)
+        for x, y in places:
             things.append(
                 Thing(
-                    y=row * CELL + rng.randint(3, 9),
-                    x=column * CELL + rng.randint(3, 9),
-                    size=rng.choice((12, 14, 16)),
+                    y=y + rng.randint(1, 2),
+                    x=x + rng.randint(1, 2),
+                    size=rng.choice((9, 10, 11)),
                     shape=rng.choice((*SHAPES, "diamond")) if ood else rng.choice(SHAPES),
                     colour=rng.choice(COLOURS),
                 )
@@ -113,10 +121,11 @@ class CountScene(Scene):
     @property
     def percepts(self) -> tuple[tuple[str, int], ...]:
         assert isinstance(self.picture, Scatter)
-        counts = [0] * len(ROWS)
-        for thing in self.picture.things:
-            counts[thing.y // CELL] += thing.colour == self.colour
-        return tuple((f"{self.colour} {row}", number) for row, number in zip(ROWS, counts, strict=True))
+        wanted = [thing for thing in self.picture.things if thing.colour == self.colour]
+        return tuple(
+            (f"{self.colour} {name}", sum(_lies_on(thing, corner) for thing in wanted))
+            for name, corner in TRAYS.items()
+        )
 
     def work(self, values: Sequence[int]) -> Working:
         return Working((f"{'+'.join(map(str, values))}={sum(values)}",), sum(values))

@@ -1,7 +1,7 @@
 """Labelled segments: the points A, B, C, D on a line with lengths written over the pieces.
 
 Levels: 1 the sum of two neighbouring pieces; 2 all three pieces; 3 the last piece from the whole.
-Out of domain: coloured ink and the lengths written under the line, the whole over it.
+Out of domain: coloured ink, the line lower, and in a quarter of the problems the lengths under it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import ClassVar, Self
 
 from PIL import Image
 
-from pivot.tasks.procedural.canvas import BLACK, GREEN, PURPLE, RED, SIZE, Canvas, Colour
+from pivot.tasks.procedural.canvas import BLACK, BROWN, NAVY, PINE, SIZE, Canvas, Colour
 from pivot.tasks.procedural.scene import Picture, Scene, Working
 
 POINTS = "ABCD"
@@ -73,10 +73,10 @@ class SegmentsScene(Scene):
         picture = Line(
             labels=(labels[0], labels[1], labels[2]),
             whole=str(sum(lengths)) if level == 3 else "",
-            y=rng.randint(38, 42) if ood else rng.randint(30, 34),
+            y=rng.randint(34, 36) if ood else rng.randint(30, 34),
             shift=rng.randint(-2, 2),
-            over=not ood,
-            ink=rng.choice((RED, GREEN, PURPLE)) if ood else BLACK,
+            over=not ood or rng.random() < 0.75,
+            ink=rng.choice((NAVY, PINE, BROWN)) if ood else BLACK,
         )
         return cls(picture=picture, level=level, wording=rng.randrange(3), asked=asked)
 

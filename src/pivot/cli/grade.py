@@ -1,0 +1,108 @@
+"""`pivot grade < pairs.jsonl`: one verdict a line, in order, for as long as lines come."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from pivot.errors import UserError
+from pivot.tasks.verifier import Reason, Verifier
+from pivot.tasks.verifier.verifier import GRADERS
+from pivot.types import Reward
+
+CHUNK_BYTES = 1 << 16
+MAX_LINE_BYTES = 1 << 24
+"""A longer line is read past, not kept, and answered with `too long`."""
+
+_UNREADABLE = Reward(0.0, 0.0, Reason.UNPARSABLE)
+_TOO_LONG = Reward(0.0, 0.0, Reason.TOO_LONG)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One line of the input."""
+
+    response: str
+    answer: str
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = (
+        'Each line is {"response": ..., "answer": ...} and gives one line {"correct", "format", "extracted", '
+        '"reason"}, in order. A line that is blank or is not such an object gives the reason "unparsable".'
+    )
+    parser.add_argument(
+        "--grader", choices=list(GRADERS), default="pivot", help="mathruler: grade as PAPO does"
+    )
+    parser.add_argument("--workers", type=int, default=2, help="processes for the library (default: 2)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Grade what has arrived, print it, wait for more: memory does not grow with the number of lines."""
+    if args.workers < 1:
+        raise UserError(f"--workers is {args.workers}, but at least one is needed")
+    unread = total = 0
+    with Verifier(args.grader, workers=args.workers) as verifier:
+        for lines in _chunks(sys.stdin.buffer):
+            pairs = [line if isinstance(line, Reward) else _pair(line) for line in lines]
+            sys.stdout.write("".join(_verdict(reward) for reward in _grade(verifier, pairs)))
+            sys.stdout.flush()
+            total += len(pairs)
+            unread += sum(isinstance(pair, Reward) for pair in pairs)
+    if unread:
+        print(f"pivot grade: {unread} of {total} lines could not be read", file=sys.stderr)
+    return 0
+
+
+def _chunks(stream: BinaryIO) -> Iterator[list[bytes | Reward]]:
+    """The whole lines of what the pipe holds now; an overlong line comes as its verdict."""
+    partial: list[bytes] = []
+    size = 0
+    while data := stream.read1(CHUNK_BYTES):  # pyright: ignore[reportAttributeAccessIssue]
+        *whole, rest = data.split(b"\n")
+        lines: list[bytes | Reward] = []
+        for line in whole:
+            lines.append(_TOO_LONG if size + len(line) > MAX_LINE_BYTES else b"".join([*partial, line]))
+            partial, size = [], 0
+        size += len(rest)
+        partial = [*partial, rest] if size <= MAX_LINE_BYTES else []
+        if lines:
+            yield lines
+    if size:
+        yield [_TOO_LONG if size > MAX_LINE_BYTES else b"".join(partial)]
+
+
+def _pair(line: bytes) -> Pair | Reward:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return _UNREADABLE
+    if not isinstance(row, dict):
+        return _UNREADABLE
+    response, answer = row.get("response"), row.get("answer")
+    if isinstance(answer, int | float) and not isinstance(answer, bool):
+        answer = str(answer)
+    if not isinstance(response, str) or not isinstance(answer, str):
+        return _UNREADABLE
+    return Pair(response, answer)
+
+
+def _grade(verifier: Verifier, pairs: list[Pair | Reward]) -> Iterator[Reward]:
+    asked = [pair for pair in pairs if isinstance(pair, Pair)]
+    graded = iter(verifier.grade_many([pair.response for pair in asked], [pair.answer for pair in asked]))
+    for pair in pairs:
+        yield pair if isinstance(pair, Reward) else next(graded)
+
+
+def _verdict(reward: Reward) -> str:
+    row = {
+        "correct": reward.correct,
+        "format": reward.format > 0.5,
+        "extracted": reward.extracted,
+        "reason": str(reward.reason),
+    }
+    return json.dumps(row) + "\n"

@@ -79,6 +79,7 @@ def test_the_tables_say_it_all_and_nothing_reaches_the_terminal_raw(tmp_path, ca
         "rows",
         "eligible",
         "Rows by success rate",
+        "kB",
         "Oldest",
         "Newest",
         "4/8",

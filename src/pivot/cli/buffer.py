@@ -150,7 +150,7 @@ def _print(overview: dict[str, Any]) -> None:
         ("rows", f"{stats['size']:,}"),
         ("eligible (0 < p-hat < 1)", f"{stats['eligible']:,}"),
         ("responses", f"{stats['responses']:,}"),
-        ("memory", f"{stats['bytes'] / 1e6:,.1f} MB"),
+        ("memory", _size(stats["bytes"])),
         (
             "success rates of steps",
             f"{stats['oldest_step']} to {stats['newest_step']}" if stats["size"] else "-",
@@ -168,6 +168,10 @@ def _print(overview: dict[str, Any]) -> None:
     console.print(_rows("Most likely to be replayed", overview["top"]))
     for row in overview["top"]:
         _print_anchor(console, row)
+
+
+def _size(num_bytes: int) -> str:
+    return f"{num_bytes / 1e6:,.1f} MB" if num_bytes >= 1e6 else f"{num_bytes / 1e3:,.1f} kB"
 
 
 def _histogram(counts: Iterable[int]) -> Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import shutil
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from pivot.report import write_comparison, write_report
+from pivot.report.token_figure import save_token_figures
 
 webdriver = pytest.importorskip(
     "selenium.webdriver", reason="selenium is not installed: pip install selenium"
@@ -22,6 +24,7 @@ CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 pytestmark = pytest.mark.skipif(
     not (CHROMIUM and DRIVER), reason="no Chromium here: apt-get install chromium chromium-driver"
 )
+GEOMETRY3K = Path(__file__).parents[3] / "shared" / "data" / "geometry3k" / "train.parquet"
 HOSTILE = "</script><script>window.broken = 1</script></style><img src=x onerror='window.broken = 2'>"
 CONTRAST = """
 const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
@@ -257,6 +260,23 @@ def test_a_thousand_steps_open_quickly_at_a_phones_width(chromium, show, new_run
     spent = {m["name"]: m["value"] for m in browser.execute_cdp_cmd("Performance.getMetrics", {})["metrics"]}
     assert 0 < spent["TaskDuration"] < 2
     assert len(every(browser, "figure.chart svg")) > 10
+
+
+@pytest.mark.skipif(not GEOMETRY3K.exists(), reason="Geometry3K is not beside the repository")
+def test_real_images_are_shown_on_the_page_and_in_the_figure(show, new_run, tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    rows = next(parquet.ParquetFile(GEOMETRY3K).iter_batches(4, columns=["images"])).to_pylist()
+    folder = new_run("a", steps=20)
+    lines = [json.loads(line) for line in (folder / "rollouts.jsonl").read_text().splitlines()][:4]
+    for line, row in zip(lines, rows, strict=True):
+        image = base64.b64encode(row["images"][0]["bytes"]).decode()
+        line["images"] = line["corrupted_images"] = [f"data:image/png;base64,{image}"]
+    (folder / "rollouts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    browser = show(write_report(folder, figures=False))
+    assert all(
+        image.get_property("naturalWidth") > 20 for image in every(browser, ".gallery img, .pictures img")
+    )
+    assert len(save_token_figures(shown_groups(browser)[:1], tmp_path)) == 2
 
 
 def test_methods_without_utility_offer_what_they_have(show, new_run):

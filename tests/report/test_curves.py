@@ -62,6 +62,12 @@ def test_ticks_are_few_and_inside(low, height):
     assert all(low - 1e-6 * height <= mark <= low + height * (1 + 1e-6) for mark in marks)
 
 
+def test_steps_are_marked_by_whole_numbers():
+    assert ticks(1, 14) == [2.5, 5.0, 7.5, 10.0, 12.5]
+    assert ticks(1, 14, whole=True) == [5, 10]
+    assert ticks(0, 2, whole=True) == [0, 1, 2]
+
+
 def test_axes_and_numbers_by_hand():
     assert ticks(0, 1) == [0, 0.25, 0.5, 0.75, 1.0]
     assert ticks(0.28, 0.66) == [0.3, 0.4, 0.5, 0.6]

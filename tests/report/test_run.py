@@ -71,6 +71,22 @@ def test_each_missing_piece_is_named(new_run):
     assert "config.json is not readable" in gaps
 
 
+def test_evaluations_are_read_benchmark_by_benchmark(tmp_path):
+    written = [("a", "before", False), ("b", "before", False), ("a", "before", True), ("a", "after", False)]
+    entries = [{"name": n, "when": w, "blank": b, "accuracy": 0.5} for n, w, b in written]
+    (tmp_path / "eval").mkdir()
+    (tmp_path / "eval" / "scores.json").write_text(json.dumps({"evaluations": [*entries, {"name": "c"}, 5]}))
+    run = read_run(tmp_path)
+    read = [(e["name"], e["when"], e["blank"]) for e in run.evaluations]
+    assert read == [
+        ("a", "before", False),
+        ("a", "after", False),
+        ("a", "before", True),
+        ("b", "before", False),
+    ]
+    assert "eval/scores.json has 2 entries without an accuracy." in run.gaps
+
+
 def test_a_folder_of_something_else_is_a_users_mistake(tmp_path):
     with pytest.raises(UserError, match=r"is not a run's folder: it holds none of config\.json"):
         read_run(tmp_path)

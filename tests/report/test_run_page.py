@@ -6,6 +6,7 @@ import pytest
 from PIL import Image
 
 from pivot.report import write_report
+from pivot.report.evaluation import category_table, evaluation_table
 from pivot.report.figures import save_figures
 from pivot.report.page import data_block
 from pivot.report.panels import (
@@ -109,6 +110,21 @@ def test_phases_add_up_and_the_histogram_is_a_share(new_run):
     (heat,) = success_histogram(run)
     assert heat.shares.shape == (10, 120)
     assert np.allclose(heat.shares.sum(axis=0), 1)
+
+
+def test_evaluations_as_tables_by_hand(new_run):
+    run = read_run(new_run("a", steps=10, gain=0.4))
+    rows = {row.label: row.values for row in evaluation_table(run).rows}
+    assert rows["tiny-test, after"] == pytest.approx(
+        (60.0, "57.00 to 63.00", "88.00 (k = 8)", 98.0, 61.2, 200, 8)
+    )
+    categories = category_table(run)
+    assert [column.name for column in categories.columns] == ["before, %", "after, %"]
+    assert [(row.label, row.rule_above) for row in categories.rows] == [
+        ("tiny-test, angle", False),
+        ("tiny-ood, angle", True),
+    ]
+    assert categories.rows[0].values == pytest.approx((28.0, 60.0))
 
 
 def test_charts_carry_the_logged_numbers(new_run):

@@ -47,6 +47,10 @@ class LineChart:
     """Values are drawn behind their smoothed line."""
     dots: bool = False
     """Every point carries a dot: few points, each measured on its own."""
+    span: tuple[float, float] | None = None
+    """The x axis, where it should not end with the curves."""
+    whole: bool = True
+    """x is a count."""
 
 
 @dataclass(frozen=True)
@@ -105,8 +109,11 @@ class IntervalChart:
 Chart = LineChart | StackChart | HeatMap | IntervalChart
 
 
-def ticks(low: float, high: float, most: int = 5) -> list[float]:
-    """Round numbers (1, 2, 2.5 or 5 times a power of ten) within [low, high], at most `most` of them."""
+def ticks(low: float, high: float, most: int = 5, whole: bool = False) -> list[float]:
+    """Round numbers (1, 2, 2.5 or 5 times a power of ten) within [low, high], at most `most` of them.
+
+    `whole`: only whole numbers, for counts such as steps.
+    """
     if not high > low:
         return [low]
     rough = (high - low) / most
@@ -114,7 +121,7 @@ def ticks(low: float, high: float, most: int = 5) -> list[float]:
     for factor in (1, 2, 2.5, 5, 10, 20):
         step = factor * power
         first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-        if last - first + 1 <= most:
+        if last - first + 1 <= most and (not whole or step == int(step)):
             break
     return [round(i * step, 12) for i in range(first, last + 1)]
 

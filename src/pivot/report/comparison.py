@@ -98,7 +98,9 @@ def sensitivity(sweeps: list[Sweep]) -> list[Chart]:
         if curves:
             note = "Average accuracy at the end; bands over seeds"
             name = f"sensitivity-{key.replace('.', '-')}"
-            charts.append(LineChart(name, key, note, curves, x_label=key, percent=True, dots=True))
+            charts.append(
+                LineChart(name, key, note, curves, x_label=key, percent=True, dots=True, whole=False)
+            )
     return charts
 
 

@@ -27,8 +27,35 @@ def evaluation_table(run: Run) -> Table:
         rows.append(Row(label, _values(evaluation), rule_above=bool(names) and name not in names))
         names.add(name)
     return Table(
-        "evaluations", "Accuracy is the mean over samples of each prompt", "Evaluation", columns, tuple(rows)
+        "evaluations",
+        "Evaluations: accuracy is the mean over the samples of each prompt",
+        "Evaluation",
+        columns,
+        tuple(rows),
     )
+
+
+def category_table(run: Run) -> Table | None:
+    """Accuracy of every category of a benchmark, images shown, a column for each time it was measured."""
+    measured: dict[tuple[str, str], dict[str, float]] = {}
+    for evaluation in run.evaluations:
+        categories = evaluation.get("categories")
+        if evaluation.get("blank") or not isinstance(categories, dict):
+            continue
+        for category, scores in categories.items():
+            if isinstance(scores, dict) and is_number(scores.get("accuracy")):
+                row = measured.setdefault((str(evaluation.get("name", "evaluation")), category), {})
+                row[evaluation_label(evaluation)] = 100 * scores["accuracy"]
+    if not measured:
+        return None
+    moments = list(dict.fromkeys(moment for row in measured.values() for moment in row))
+    columns = tuple(Column(f"{moment}, %", best=None) for moment in moments)
+    names = [name for name, _ in measured]
+    rows = tuple(
+        Row(f"{name}, {category}", tuple(map(row.get, moments)), rule_above=i > 0 and name != names[i - 1])
+        for i, ((name, category), row) in enumerate(measured.items())
+    )
+    return Table("categories", "Categories: accuracy of each, images shown", "Category", columns, rows)
 
 
 def _values(evaluation: dict[str, Any]) -> tuple[Value, ...]:

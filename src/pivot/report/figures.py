@@ -19,7 +19,6 @@ COLOURS = ("#1f66ad", "#d4621f", "#188566", "#7d52b0", "#b38715", "#64707d", "#b
 STYLE: dict[Any, Any] = {
     "font.size": 9,
     "axes.titlesize": 10,
-    "axes.titleweight": "bold",
     "axes.titlelocation": "left",
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -101,7 +100,7 @@ def _(chart: LineChart, axes: Axes) -> None:
         axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     if chart.from_zero:
         axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]) if axes.get_ylim()[0] < 0 else 0.0)
-    axes.xaxis.set_major_locator(MaxNLocator(6, integer=chart.x_label in ("step", "k")))
+    axes.xaxis.set_major_locator(MaxNLocator(6, integer=chart.whole))
     if len(chart.curves) > 1:
         axes.legend()
 

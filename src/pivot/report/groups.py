@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +16,8 @@ from pivot.report.run import Run, Series, is_number
 
 USUAL_BASELINES = ("dapo", "grpo")
 """What the paper compares with, where nobody names a baseline."""
+NOT_SETTINGS = re.compile(r"(.*\.)?seed$|recipe$|log\.|checkpoint\.|train\.threads$")
+"""Config keys in which runs may differ and still be repetitions of one another."""
 
 
 @dataclass(eq=False)
@@ -108,9 +111,7 @@ def study(runs: list[Run]) -> Study:
 def _group(runs: list[Run]) -> list[Group]:
     found: dict[str, Group] = {}
     for run in runs:
-        settings = {
-            key: value for key, value in _flat(run.config).items() if key.rpartition(".")[2] != "seed"
-        }
+        settings = {key: value for key, value in _flat(run.config).items() if not NOT_SETTINGS.match(key)}
         identity = json.dumps(settings, sort_keys=True) if settings else str(run.folder)
         found.setdefault(identity, Group([], settings)).runs.append(run)
     return list(found.values())

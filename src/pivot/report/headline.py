@@ -67,7 +67,7 @@ def _utility(run: Run) -> str:
     if correct is None or wrong is None:
         return ""
     value = f"{correct:+.3f}".replace("-", "−")
-    return _tile("support", "Visual support", value, f"c of correct; wrong {wrong:+.3f}".replace("-", "−"))
+    return _tile("support", "Visual support, correct", value, f"wrong {wrong:+.3f}".replace("-", "−"))
 
 
 def _buffer(run: Run) -> str:

@@ -110,7 +110,7 @@ def line_charts(run: Run, panels: tuple[Panel, ...]) -> list[Chart]:
         if curves:
             name = panel.title.lower().replace(" ", "-")
             chart = LineChart(name, panel.title, panel.note, curves, percent=panel.percent, dots=panel.dots)
-            charts.append(replace(chart, from_zero=panel.from_zero, marks=marks))
+            charts.append(replace(chart, from_zero=panel.from_zero, marks=marks, span=run.span))
     return charts
 
 

@@ -36,7 +36,7 @@ class Summary:
     spread: float
     """95% minus 5% quantile of U over all tokens of the group (of the final advantage without U)."""
     dependency: float
-    """The largest V(y) of its responses; -1 where none was computed."""
+    """The largest V(y) of its responses and its anchor; -1 where none was computed."""
 
 
 def telling_groups(run: Run) -> list[dict[str, Any]]:
@@ -68,7 +68,9 @@ def summarise(offset: int, line: dict[str, Any]) -> Summary | None:
     shown = "utility" if any("utility" in r for r in responses) else "advantage_final"
     scores = np.array([n for r in responses for n in _token_numbers(r, shown)])
     spread = float(np.subtract(*np.quantile(scores, [0.95, 0.05]))) if len(scores) else 0.0
-    dependency = max((r["dependency"] for r in responses if is_number(r.get("dependency"))), default=-1.0)
+    anchor = line.get("anchor")
+    judged = [*responses, anchor] if isinstance(anchor, dict) else responses
+    dependency = max((y["dependency"] for y in judged if is_number(y.get("dependency"))), default=-1.0)
     outcomes = {bool(r.get("correct")) for r in responses}
     return Summary(
         offset, line["step"], str(line.get("prompt_id", "")), len(outcomes) == 2, spread, dependency
@@ -85,7 +87,7 @@ def shrink(line: dict[str, Any], summary: Summary) -> dict[str, Any]:
         "step": summary.step,
         "id": summary.prompt_id,
         "task": str(line.get("task") or ""),
-        "question": str(line.get("question", "")),
+        "question": str(line.get("question", "")).replace("<image>", "").strip(),
         "answer": str(line.get("answer", "")),
         "images": _images(line.get("images")),
         "corrupted": _images(line.get("corrupted_images")),
@@ -140,6 +142,7 @@ def _response(response: dict[str, Any]) -> dict[str, Any]:
         "correct": bool(response.get("correct")),
         "format": bool(response.get("format")),
         "truncated": bool(response.get("truncated")),
+        "experience": bool(response.get("experience")),
         "reason": str(response.get("reason") or ""),
         "extracted": None if response.get("extracted") is None else str(response["extracted"]),
     }

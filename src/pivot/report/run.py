@@ -66,6 +66,12 @@ class Run:
     def num_steps(self) -> int:
         return int(self.metrics[-1]["step"]) if self.metrics else 0
 
+    @property
+    def span(self) -> tuple[float, float] | None:
+        """The first and the last step; None where there are not two."""
+        ends = [float(self.metrics[i]["step"]) for i in (0, -1)] if self.metrics else [0.0, 0.0]
+        return (ends[0], ends[1]) if ends[1] > ends[0] else None
+
     def setting(self, dotted: str) -> Any:
         """The config's value at `section.field`; None where it is absent or is itself a section."""
         value: Any = self.config
@@ -108,7 +114,7 @@ def read_run(folder: Path | str) -> Run:
     }
     run.metrics = [by_step[step] for step in sorted(by_step)]
     listed = _read_object(run, "eval/scores.json").get("evaluations", [])
-    run.evaluations = [e for e in listed if isinstance(e, dict) and is_number(e.get("accuracy"))]
+    run.evaluations = _in_order([e for e in listed if isinstance(e, dict) and is_number(e.get("accuracy"))])
     if len(run.evaluations) < len(listed):
         run.gaps.append(
             f"eval/scores.json has {len(listed) - len(run.evaluations)} entries without an accuracy."
@@ -141,6 +147,12 @@ def read_line_at(run: Run, piece: str, offset: int) -> dict[str, Any]:
     with (run.folder / piece).open("rb") as file:
         file.seek(offset)
         return json.loads(file.readline())
+
+
+def _in_order(evaluations: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Benchmark by benchmark, with images before blank ones, else as they were written."""
+    names = list(dict.fromkeys(str(e.get("name")) for e in evaluations))
+    return sorted(evaluations, key=lambda e: (names.index(str(e.get("name"))), bool(e.get("blank"))))
 
 
 def _parse(text: bytes) -> Any:

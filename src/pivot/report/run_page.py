@@ -12,7 +12,7 @@ from pivot.durable import write_bytes
 from pivot.report import panels
 from pivot.report.charts import Chart, short
 from pivot.report.curves import smoothing_width
-from pivot.report.evaluation import evaluation_table
+from pivot.report.evaluation import category_table, evaluation_table
 from pivot.report.figures import save_figures
 from pivot.report.headline import headline
 from pivot.report.page import Page, definition_list
@@ -88,6 +88,9 @@ def _evaluation(page: Page, run: Run) -> list[Chart]:
             " what it still solves there needs no eyes."
         )
         inside = page.charts(charts) + to_html(evaluation_table(run))
+        categories = category_table(run)
+        if categories is not None:
+            inside += f"<details><summary>By category</summary>{to_html(categories)}</details>"
         page.add("evaluation", "Evaluation", inside, intro)
     return charts
 
@@ -135,7 +138,7 @@ def _time(page: Page, run: Run) -> list[Chart]:
 
 
 def _setup(page: Page, run: Run) -> None:
-    facts: dict[str, Any] = {"Folder": run.folder.resolve(), "Method": run.method}
+    facts: dict[str, Any] = {"Method": run.method}
     facts |= {"Model": run.setting("model.path"), "Data": run.setting("data.train")}
     facts |= {
         key.capitalize(): value for key, value in run.info.items() if isinstance(value, str | int | float)

@@ -70,8 +70,8 @@ def draw(chart: Chart) -> Drawing:
 
 @draw.register
 def _(chart: LineChart) -> Drawing:
-    frame = Frame(_x_range([curve.steps for curve in chart.curves]), _y_range(chart))
-    parts = [_axes(frame, chart.x_label, chart.percent)]
+    frame = Frame(chart.span or _x_range([curve.steps for curve in chart.curves]), _y_range(chart))
+    parts = [_y_axis(frame, chart.percent), _x_axis(frame, chart.x_label, whole=chart.whole)]
     for step, what in chart.marks:
         x = float(frame.x(np.array(step)))
         anchor = "end" if x > 0.7 * WIDTH else "start"
@@ -89,7 +89,7 @@ def _(chart: LineChart) -> Drawing:
 def _(chart: StackChart) -> Drawing:
     tops = np.cumsum(chart.layers, axis=0)
     frame = Frame(_x_range([chart.steps]), (0.0, 1.06 * float(tops.max() or 1.0)))
-    parts = [_axes(frame, "step", percent=False, unit=chart.unit)]
+    parts = [_y_axis(frame, unit=chart.unit), _x_axis(frame, "step")]
     below = np.zeros_like(chart.steps)
     for i, top in enumerate(tops):
         line = frame.path(chart.steps, top) + "L" + frame.path(chart.steps[::-1], below[::-1])[1:] + "Z"
@@ -112,7 +112,7 @@ def _(chart: HeatMap) -> Drawing:
     frame = Frame((float(chart.steps[0]), float(last)), (0.0, float(rows)))
     x, y = frame.x(np.append(chart.steps, last)), frame.y(np.arange(rows + 1))
     strongest = float(chart.shares.max()) or 1.0
-    parts = [_axes(frame, "step", percent=False, rows=False)]
+    parts = [_x_axis(frame, "step")]
     for row, column in zip(*np.nonzero(chart.shares > 0.004 * strongest), strict=True):
         # A square root lets the rare bins be seen beside the crowded ones.
         strength = (float(chart.shares[row, column]) / strongest) ** 0.5
@@ -135,7 +135,7 @@ def _(chart: IntervalChart) -> Drawing:
     numbers = [n for _, es in chart.rows for e in es for n in (e.value, e.low, e.high) if n is not None]
     low, high = extent(np.array(numbers), from_zero=True)
     frame = Frame((low, min(high * 1.12, 1.12)), (0.0, 1.0), height)
-    parts = [_axes(frame, "accuracy", percent=False, rows=False, x_percent=True)]
+    parts = [_x_axis(frame, "accuracy", percent=True)]
     for i, (label, estimates) in enumerate(chart.rows):
         top = TOP + i * row_height
         parts.append(f'<text class="row" x="{LEFT}" y="{top + 14}">{escape(label)}</text>')
@@ -182,26 +182,28 @@ def _curve_numbers(curve: Curve) -> dict[str, Any]:
     return numbers | {"colour": curve.colour % NUM_COLOURS}
 
 
-def _axes(
-    frame: Frame, x_label: str, percent: bool, *, unit: str = "", rows: bool = True, x_percent: bool = False
-) -> str:
-    bottom = frame.height - BOTTOM
+def _y_axis(frame: Frame, percent: bool = False, unit: str = "") -> str:
     parts = []
-    for value in ticks(*frame.y_range) if rows else []:
+    for value in ticks(*frame.y_range):
         y = float(frame.y(np.array(value)))
         text = f"{100 * value:.4g}%" if percent else short(value) + unit
         parts.append(f'<path class="grid" d="M{LEFT} {y:.1f}H{WIDTH - RIGHT}"/>')
         parts.append(f'<text class="tick" x="{LEFT - 6}" y="{y + 3.5:.1f}" text-anchor="end">{text}</text>')
-    for value in ticks(*frame.x_range):
+    return "".join(parts)
+
+
+def _x_axis(frame: Frame, label: str, *, whole: bool = True, percent: bool = False) -> str:
+    bottom, parts = frame.height - BOTTOM, []
+    for value in ticks(*frame.x_range, whole=whole and not percent):
         x = float(frame.x(np.array(value)))
-        text = f"{100 * value:.4g}%" if x_percent else short(value)
-        if not rows:
+        if percent:
             parts.append(f'<path class="grid" d="M{x:.1f} {TOP}V{bottom}"/>')
+        text = f"{100 * value:.4g}%" if percent else short(value)
         parts.append(f'<text class="tick" x="{x:.1f}" y="{bottom + 14}" text-anchor="middle">{text}</text>')
-    parts.append(f'<path class="axis" d="M{LEFT} {bottom}H{WIDTH - RIGHT}"/>')
     middle = (LEFT + WIDTH - RIGHT) / 2
+    parts.append(f'<path class="axis" d="M{LEFT} {bottom}H{WIDTH - RIGHT}"/>')
     parts.append(
-        f'<text class="tick" x="{middle}" y="{bottom + 27}" text-anchor="middle">{escape(x_label)}</text>'
+        f'<text class="tick" x="{middle}" y="{bottom + 27}" text-anchor="middle">{escape(label)}</text>'
     )
     return "".join(parts)
 

@@ -12,7 +12,7 @@ const QUANTITIES = [
 ];
 const ORDERS = [
   { name: "largest spread of U", rank: (group) => [group.mixed ? 1 : 0, group.spread] },
-  { name: "largest V", rank: (group) => [group.dependency, group.spread] },
+  { name: "largest V", needs: (group) => group.dependency >= 0, rank: (group) => [group.dependency, group.spread] },
   { name: "newest step", rank: (group) => [group.step, group.spread] },
   { name: "oldest step", rank: (group) => [-group.step, group.spread] },
 ];
@@ -71,12 +71,14 @@ function setUpTokenMap(root, groups) {
     choose(tabs[Math.min(Math.max(0, moves[event.key]), tabs.length - 1)].group, true);
   });
   const controls = make("div", { class: "controls" }, quantitySwitch(available, state, colour), legend);
-  root.append(orderChooser(state, fillGallery), gallery, controls, stage);
+  root.append(orderChooser(groups, state, fillGallery), gallery, controls, stage);
   fillGallery();
 }
 
-function orderChooser(state, changed) {
-  const select = make("select", { id: "order" }, ...ORDERS.map((order, i) => make("option", { value: i, text: order.name })));
+function orderChooser(groups, state, changed) {
+  const offered = ORDERS.filter((order) => !order.needs || groups.some(order.needs));
+  const options = offered.map((order) => make("option", { value: ORDERS.indexOf(order), text: order.name }));
+  const select = make("select", { id: "order" }, ...options);
   select.addEventListener("change", () => {
     state.order = ORDERS[select.value];
     changed();
@@ -179,6 +181,7 @@ function responseCard(response, state) {
   if (response.dependency !== undefined) facts.push(`V ${number(response.dependency)}`);
   facts.push(`${response.tokens.length} tokens`);
   if (response.truncated) facts.push("truncated");
+  if (response.experience) facts.push("from the buffer");
   if (!response.correct && response.reason) facts.push(response.reason);
   const label = `${response.correct ? "Correct" : "Wrong"} response; arrow keys walk its tokens`;
   const list = make("div", { class: "tokens", role: "listbox", "aria-label": label, "aria-orientation": "horizontal" });

@@ -86,58 +86,41 @@ def allocate_advantage(
     format_B = method.format_coef * group_advantage(format_PG).flatten().to(accuracy_B.dtype)
     format_first = method.format_position == "before"
     base_B = accuracy_B + format_B if format_first else accuracy_B
-    visual = _visual_parts(method, scores, mean_entropy)
+    parts = _visual_parts(method, scores, mean_entropy)
     advantage_BT = base_B[:, None].expand(valid_BT.shape)
-    protected_BT = None
-    if visual.utility_BT is not None:
-        modulated_BT = add_visual_advantage(base_B, visual.utility_BT, valid_BT, beta=method.beta)
+    if "utility_BT" in parts:
+        modulated_BT = add_visual_advantage(base_B, parts["utility_BT"], valid_BT, beta=method.beta)
         advantage_BT = protect_sign(modulated_BT, is_correct(rewards_PG.flatten()))
-        protected_BT = advantage_BT != modulated_BT
+        parts["protected_BT"] = advantage_BT != modulated_BT
     factor_B, policy_mask_BT = _dependency_parts(method, scores, minibatch_B)
     if factor_B is not None:
         advantage_BT = advantage_BT * factor_B[:, None]
     if not format_first:
         advantage_BT = advantage_BT + format_B[:, None]
-    return Allocation(
-        advantage_BT=on_valid(advantage_BT, valid_BT),
-        policy_mask_BT=policy_mask_BT,
-        group_advantage_B=accuracy_B,
-        support_BT=visual.support_BT,
-        future_BT=visual.future_BT,
-        gate_BT=visual.gate_BT,
-        utility_BT=visual.utility_BT,
-        protected_BT=protected_BT,
-        support_clipped_share=visual.clipped_share,
-    )
+    return Allocation(on_valid(advantage_BT, valid_BT), policy_mask_BT, accuracy_B, **parts)
 
 
-@dataclass(frozen=True)
-class _VisualParts:
-    support_BT: Tensor | None = None
-    future_BT: Tensor | None = None
-    gate_BT: Tensor | None = None
-    utility_BT: Tensor | None = None
-    clipped_share: Tensor | None = None
-
-
-def _visual_parts(method: Method, scores: TokenScores, mean_entropy: float | Tensor | None) -> _VisualParts:
-    """c, F, u, U as far as the method has them."""
+def _visual_parts(
+    method: Method, scores: TokenScores, mean_entropy: float | Tensor | None
+) -> dict[str, Tensor]:
+    """c, F, u, U as far as the method has them, under their names in `Allocation`."""
     if method.utility == "none":
-        return _VisualParts()
+        return {}
     mask_BT = scores.mask_BT
-    literal_BT = visual_support(scores.logprobs_BT, _corrupted(scores), mask_BT, floor=None)
-    support_BT, clipped_share = literal_BT, literal_BT.new_zeros(())
+    support_BT = literal_BT = visual_support(scores.logprobs_BT, _corrupted(scores), mask_BT, floor=None)
+    clipped_share = literal_BT.new_zeros(())
     if method.support_floor is not None:
         support_BT = literal_BT.clamp(min=method.support_floor)
         clipped_share = (literal_BT < method.support_floor).sum() / mask_BT.bool().sum().clamp(min=1)
+    parts = {"support_BT": support_BT, "utility_BT": support_BT, "support_clipped_share": clipped_share}
     if method.utility == "local":
-        return _VisualParts(support_BT, utility_BT=support_BT, clipped_share=clipped_share)
+        return parts
     gate_BT = entropy_gate(scores.entropy_BT, mask_BT, mean_entropy=mean_entropy)
     future_BT = future_support(
         support_BT, mask_BT, window=method.future_window, discount=method.future_discount
     )
     utility_BT = combine_utility(support_BT, gate_BT, future_BT, mask_BT, future_coef=method.future_coef)
-    return _VisualParts(support_BT, future_BT, gate_BT, utility_BT, clipped_share)
+    return {**parts, "gate_BT": gate_BT, "future_BT": future_BT, "utility_BT": utility_BT}
 
 
 def _dependency_parts(

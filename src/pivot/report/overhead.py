@@ -28,7 +28,7 @@ def overhead_table(groups: list[Group], baseline: Group | None) -> Table | None:
     columns[Column("peak memory, GB", best=None)] = [group.last("memory/peak_gb") for group in timed]
     measured = {column: values for column, values in columns.items() if any(v is not None for v in values)}
     rows = [Row(g.label, tuple(values[i] for values in measured.values())) for i, g in enumerate(timed)]
-    caption = "Seconds a step, mean over steps and runs" + (
+    caption = "Overhead: seconds a step, mean over steps and runs" + (
         f"; Δ relative to {baseline.label}" if baseline else ""
     )
     return Table("overhead", caption, "Method", tuple(measured), tuple(rows))

@@ -14,9 +14,11 @@ PACKAGE = Path(__file__).parent.parent / "src" / "pivot"
 LAYERS: tuple[set[str], ...] = (
     {"errors", "types", "durable", "seeding", "records"},
     {"method"},
-    {"experience", "tasks", "policy"},
+    {"experience", "tasks", "config", "recipes"},
+    {"policy"},
     {"rollout"},
-    {"train", "evaluate"},
+    {"evaluate"},
+    {"train"},
 )
 """From the bottom up; rooms that are not named here stand on top and may import everything."""
 

@@ -6,7 +6,7 @@ import pytest
 
 from pivot import recipes
 from pivot.config import Config, apply_settings, describe, validate
-from pivot.config.reference import document
+from pivot.recipes.reference import document
 from pivot.config.schema import all_fields
 from pivot.config.validation import ABOVE_ZERO, AT_LEAST, AT_MOST_ONE, BELOW_ONE, NOT_NEGATIVE
 from pivot.errors import UserError
@@ -71,5 +71,5 @@ def test_the_description_shows_the_values_of_a_configuration():
 def test_the_written_reference_is_up_to_date():
     page = Path(__file__).parents[2] / "docs" / "configuration.md"
     assert page.read_text(encoding="utf-8") == document() + "\n", (
-        "run: python -m pivot.config.reference > docs/configuration.md"
+        "run: python -m pivot.recipes.reference > docs/configuration.md"
     )

@@ -7,13 +7,13 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from pivot.config import command_line
+from pivot.cli import options
 from pivot.config.sections import Config
 from pivot.doctor import Architecture, Machine, Verdict, find_architecture, inspect_machine, judge
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    command_line.add_arguments(parser)
+    options.add_arguments(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
 
 
@@ -23,7 +23,7 @@ def run(args: argparse.Namespace) -> int:
     report: dict[str, Any] = {"machine": asdict(machine)}
     lines = _machine_lines(machine)
     if asked:
-        config = command_line.from_arguments(args, default_recipe="tiny")
+        config = options.from_arguments(args, default_recipe="tiny")
         model = find_architecture(config.model.path)
         verdict = judge(config, model, machine.device(config.model.device))
         report |= {"model": asdict(model), **_verdict_json(verdict)}

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from pivot.config import describe
-from pivot.config import command_line
+from pivot.cli import options
 from pivot.errors import UserError
 
 STOPPED = 3
@@ -16,7 +16,7 @@ STOPPED = 3
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    command_line.add_arguments(parser)
+    options.add_arguments(parser)
     parser.add_argument(
         "--reward", metavar="MODULE:FUNCTION", help="your own reward with TRL's calling convention (reward.function)"
     )
@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         if args.reward is not None:
             args.settings.insert(0, f"reward.function={args.reward}")
-        config = command_line.from_arguments(args, default_recipe="tiny")
+        config = options.from_arguments(args, default_recipe="tiny")
         out = args.out or Path("runs") / f"{config.recipe}-{config.method.name}-{config.train.seed}"
         resuming = args.keep_going and holds_run(out)
     if resuming and _status(out) == "finished":

@@ -65,6 +65,8 @@ class DataConfig:
     """Column with a stable id; None: `id` where there is one, else derived from the row."""
     bad_rows: Literal["skip", "refuse"] = "skip"
     """What to do with rows that cannot be used; they are counted and named in either case."""
+    check_images: Literal["quick", "full"] = "quick"
+    """`quick` reads headers and checksums when the data is loaded; `full` decodes every image once."""
     experts: str | None = None
     """Expert demonstrations for CalibRL: JSON lines `{"id", "response"}`; `tiny` needs none, its tasks solve themselves."""
 

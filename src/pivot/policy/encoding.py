@@ -6,7 +6,9 @@ size, normalisation and special tokens come from the model's own files.
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -16,11 +18,15 @@ from transformers import BatchFeature, PreTrainedModel, PreTrainedTokenizerBase
 
 from pivot.errors import UserError
 from pivot.tasks import template
-from pivot.tasks.images import open_rgb
+from pivot.tasks.images import ImageError, open_rgb
 from pivot.types import Prompt
 
 CONTENT = "\N{OBJECT REPLACEMENT CHARACTER}content\N{OBJECT REPLACEMENT CHARACTER}"
 """Stands for the user's text while the chat template is rendered."""
+
+
+class UnreadablePrompt(UserError):
+    """A prompt with an image that cannot be decoded."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +87,10 @@ class PromptEncoder:
         if known is not None and known.prompt == prompt:
             self._cache.move_to_end(prompt.id)
             return known
-        images = tuple(self.encode_image(open_rgb(source)) for source in prompt.images)
+        try:
+            images = tuple(self.encode_image(open_rgb(source)) for source in prompt.images)
+        except ImageError as cause:
+            raise UnreadablePrompt(f"prompt {prompt.id!r} has an image that cannot be used: {cause}") from cause
         encoded = self._assemble(prompt, images)
         self._remember(encoded)
         return encoded
@@ -92,12 +101,15 @@ class PromptEncoder:
         t, h, w = out["image_grid_thw"][0].tolist()
         return EncodedImage(out["pixel_values"].float(), (t, h, w))
 
-    def num_image_tokens(self, image: EncodedImage) -> int:
-        t, h, w = image.grid_thw
-        return t * h * w // self.image_processor.merge_size**2
+    def count_tokens(self, prompt: Prompt) -> int:
+        """The prompt's length, from the text and the images' sizes alone: no pixel is decoded."""
+        sizes = [source.open().size for source in prompt.images]
+        counts = [self.image_processor.get_number_of_image_patches(height, width) for width, height in sizes]
+        return len(self._token_ids(prompt, [count // self.image_processor.merge_size**2 for count in counts]))
 
     def _assemble(self, prompt: Prompt, images: tuple[EncodedImage, ...]) -> EncodedPrompt:
-        ids = torch.tensor(self._token_ids(prompt, images))
+        merged = self.image_processor.merge_size**2
+        ids = torch.tensor(self._token_ids(prompt, [math.prod(image.grid_thw) // merged for image in images]))
         is_image = ids == self.image_token_id
         if images:
             grids = torch.tensor([image.grid_thw for image in images])
@@ -109,7 +121,7 @@ class PromptEncoder:
             positions = torch.arange(ids.numel()).expand(3, -1)
         return EncodedPrompt(prompt, ids, positions, int(positions.max()) + 1, images)
 
-    def _token_ids(self, prompt: Prompt, images: tuple[EncodedImage, ...]) -> list[int]:
+    def _token_ids(self, prompt: Prompt, num_image_tokens: Sequence[int]) -> list[int]:
         """The framed user text; each image becomes its marks and as many image tokens as it has features.
 
         Text is tokenised in one piece between images, as the chat template's own text would be. Only where a
@@ -121,7 +133,7 @@ class PromptEncoder:
             if isinstance(part, template.ImagePlace):
                 ids += self._tokenize(pending)
                 start, end = self._vision_marks
-                ids += [start, *[self.image_token_id] * self.num_image_tokens(images[part.index]), end]
+                ids += [start, *[self.image_token_id] * num_image_tokens[part.index], end]
                 pending = ""
             elif any(special in part for special in self._specials):
                 ids += self._tokenize(pending) + self._tokenize(part, split_special_tokens=True)

@@ -18,6 +18,7 @@ from pivot.train.anchors import AnchorSelector
 from pivot.train.batching import Packing
 from pivot.train.clock import PhaseClock
 from pivot.train.data import expert_demonstrations
+from pivot.train.optimizer import MasterAdamW
 from pivot.train.scoring import Scorer
 from pivot.train.selection import Sources
 from pivot.train.stream import FreshStream
@@ -78,9 +79,9 @@ def build_trainer(
     )
 
 
-def build_optimizer(config: Config, policy: Policy) -> torch.optim.AdamW:
+def build_optimizer(config: Config, policy: Policy) -> MasterAdamW:
     train = config.train
-    return torch.optim.AdamW(
+    return MasterAdamW(
         policy.trainable_parameters().values(),
         lr=train.lr,
         betas=(train.adam_beta1, train.adam_beta2),

@@ -45,6 +45,7 @@ def load_prompts(name: str, split: str, size: int | None, data: DataConfig) -> P
         id_column=data.id_column,
         limit=size,
         bad_rows=data.bad_rows,
+        check_images=data.check_images,
     )
     found = load(spec)
     notes = tuple(found.warnings)
@@ -71,7 +72,7 @@ def training_prompts(config: Config) -> Prompts:
 
 def drop_long_prompts(prompts: Prompts, policy: Policy, limit: int, track) -> Prompts:
     """Leave out prompts of more than `limit` tokens: they are never cut, least of all through an image."""
-    long = [p.id for p in track(list(prompts.by_id.values())) if len(policy.encoder.encode(p)) > limit]
+    long = [p.id for p in track(list(prompts.by_id.values())) if policy.encoder.count_tokens(p) > limit]
     if not long:
         return prompts
     kept = {name: p for name, p in prompts.by_id.items() if name not in set(long)}

@@ -162,8 +162,7 @@ class _Run:
     def _step(self, evaluation: Evaluation, watched: list) -> dict[str, Any]:
         config, trainer = self.config, self.trainer
         lr = assembly.learning_rate(config, trainer.finished_steps + 1)
-        for group in trainer.updater.optimizer.param_groups:
-            group["lr"] = lr
+        trainer.updater.optimizer.set_lr(lr)
         outcome = trainer.step()
         times = self.progress.clock.metrics()
         row: dict[str, Any] = dict(step_metrics(outcome, trainer.method, trainer.sources.buffer, lr))
@@ -180,6 +179,8 @@ class _Run:
 
     def _write(self, outcome: StepOutcome, row: Mapping[str, Any]) -> None:
         log, step = self.config.log, outcome.step
+        for broken in outcome.selection.unreadable:
+            self.progress.say(f"step {step}: {broken}; it is left out")
         if not outcome.selection.kept:
             self.progress.say(f"step {step}: no group has both right and wrong responses; weights stay as they are")
         if log.rollouts_per_step and (step % log.rollouts_every == 0 or step in (1, self.config.train.steps)):

@@ -26,15 +26,17 @@ class Scorer:
     packing: Packing
 
     @torch.no_grad()
-    def score(self, units: Sequence[Unit], step: int, view: View) -> ResponseStatistics:
-        """All responses of all units, in their order, padded to one width.
+    def score(
+        self, units: Sequence[Unit], step: int, view: View, *, width: int | None = None
+    ) -> ResponseStatistics:
+        """All responses of all units, in their order, padded to `width` (by default that of the longest).
 
         `clean` and `corrupted` give the log-probs under that image; `both` gives the clean ones, the corrupted ones
         and their divergence. A prompt without an image looks the same either way.
         """
         num_rows = sum(len(unit.responses) for unit in units)
-        width = max((len(y) for unit in units for y in unit.responses), default=0)
-        total = _empty(num_rows, width, with_corrupted=view == "both")
+        longest = max((len(y) for unit in units for y in unit.responses), default=0)
+        total = _empty(num_rows, width or longest, with_corrupted=view == "both")
         for batch in self.packing.plan(units):
             found = self._forward(select(units, batch), step, view, batch.layout)
             _put(total, found, row_indices(units, batch))

@@ -51,6 +51,8 @@ class Selection:
     sampled: list[RolloutGroup] = field(default_factory=list)
     visits: dict[str, Visit] = field(default_factory=dict)
     """By prompt id, as they were rolled out."""
+    unreadable: list[str] = field(default_factory=list)
+    """What was wrong with prompts that could not be rolled out."""
     rounds: int = 0
     """Rounds that sampled something."""
     tries: int = 0

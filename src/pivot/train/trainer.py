@@ -9,7 +9,7 @@ import torch
 
 from pivot.experience import ReplayGate, StoredResponse
 from pivot.method import Allocation, Method, TokenScores, allocate_advantage
-from pivot.policy.encoding import EncodedPrompt
+from pivot.policy.encoding import EncodedPrompt, UnreadablePrompt
 from pivot.policy.policy import Policy
 from pivot.rollout import Sampling, sample_responses
 from pivot.train.anchors import AnchorScores, AnchorSelector
@@ -82,7 +82,7 @@ class Trainer:
         self.gate.observe(_solved_ratio(selection.sampled), step)
         if selection.kept:
             outcome.anchors = self._anchor(selection, step)  # Eq. 4, 5, 7: y_exp
-            batch = self._batch(selection, step)
+            batch = self._batch(selection.kept, step)
             self._score(batch, step)  # log p, log q, H
             allocation = self._allocate(batch)  # Eq. 2, 10-15: A_final
             outcome.update = self._update(batch, allocation)  # Eq. 3, 8, 9, 16
@@ -111,6 +111,7 @@ class Trainer:
 
     def _roll_out(self, visits: Sequence[Visit], selection: Selection) -> list[RolloutGroup]:
         with self.clock.phase("rollout"):
+            visits = [visit for visit in visits if self._is_readable(visit.prompt, selection)]
             groups: list[RolloutGroup | None] = [None] * len(visits)
             sampled = sample_responses(
                 self.policy,
@@ -125,6 +126,15 @@ class Trainer:
                 groups[index] = RolloutGroup(visit.prompt, responses, replayed=visit.draw is not None)
             selection.visits |= {visit.prompt.id: visit for visit in visits}
             return [group for group in groups if group is not None]
+
+    def _is_readable(self, prompt: Prompt, selection: Selection) -> bool:
+        """An image that turns out to be broken costs its prompt, not the run."""
+        try:
+            self.encoded(prompt)
+        except UnreadablePrompt as broken:
+            selection.unreadable.append(str(broken))
+            return False
+        return True
 
     def _verify(self, groups: Sequence[RolloutGroup]) -> None:
         with self.clock.phase("verify"):
@@ -164,8 +174,8 @@ class Trainer:
             self.anchor_selector.collect(selection.kept, encoded, step)
             return scores
 
-    def _batch(self, selection: Selection, step: int) -> StepBatch:
-        groups = shuffled(selection.kept, self.plan.seed, step)
+    def _batch(self, kept: Sequence[RolloutGroup], step: int) -> StepBatch:
+        groups = shuffled(kept, self.plan.seed, step)
         if self.method.anchor_use == "off_policy":
             groups = [with_experience(group) for group in groups]
         return build_batch(
@@ -177,14 +187,15 @@ class Trainer:
 
     def _score(self, batch: StepBatch, step: int) -> None:
         """What decoding did not say: the corrupted image, the reference; and the clean pass where it is asked for."""
+        width = batch.mask_BT.shape[1]
         with self.clock.phase("score"):
             if self.plan.recompute_logprobs:
-                found = self.scorer.score(batch.units, step, "clean")
+                found = self.scorer.score(batch.units, step, "clean", width=width)
                 on_policy = ~batch.off_policy_B[:, None]
                 batch.clean_logprobs_BT, batch.entropy_BT = found.logprobs_BT, found.entropy_BT
                 batch.old_logprobs_BT = torch.where(on_policy, found.logprobs_BT, batch.old_logprobs_BT)
             if self.method.needs_corrupted:
-                found = self.scorer.score(batch.units, step, "corrupted")
+                found = self.scorer.score(batch.units, step, "corrupted", width=width)
                 has_image_B = torch.tensor([bool(g.prompt.images) for g in batch.groups for _ in g.responses])
                 # Without an image there is nothing to take away: c = 0 exactly (method.md item 14).
                 batch.corrupted_logprobs_BT = torch.where(
@@ -192,7 +203,8 @@ class Trainer:
                 )
             if self.reference is not None:
                 reference = Scorer(self.reference, self.scorer.corruptor, self.scorer.packing)
-                batch.reference_logprobs_BT = reference.score(batch.units, step, "clean").logprobs_BT
+                found = reference.score(batch.units, step, "clean", width=width)
+                batch.reference_logprobs_BT = found.logprobs_BT
                 self.reference.forget_features()
 
     def _allocate(self, batch: StepBatch) -> Allocation:

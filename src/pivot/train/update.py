@@ -13,6 +13,7 @@ from pivot.method import Allocation, Method, ObjectiveInputs, count_totals, obje
 from pivot.policy.policy import Policy
 from pivot.policy.rows import Unit
 from pivot.train.batching import MicroBatch, Packing, row_indices, select
+from pivot.train.optimizer import MasterAdamW
 from pivot.train.step_batch import StepBatch
 
 MAXIMA = ("ratio_max",)
@@ -39,7 +40,7 @@ class Updater:
 
     policy: Policy
     method: Method
-    optimizer: torch.optim.Optimizer
+    optimizer: MasterAdamW
     packing: Packing
     grad_clip: float
 
@@ -65,20 +66,19 @@ class Updater:
         rows = _Rows(batch, allocation, groups, with_anchors=self.method.anchor_use == "sft")
         totals = count_totals(self.method, rows.inputs(rows.all_rows, None))
         terms: dict[str, float] = defaultdict(float)
-        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad()
         for micro in self.packing.plan(rows.units):
             loss, values = objective(self.method, self._forward(rows, micro), totals)
             loss.backward()
             terms["total"] += float(loss.detach())
             for name, value in values.items():
                 terms[name] = max(terms[name], float(value)) if name in MAXIMA else terms[name] + float(value)
-        parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
-        norm = float(torch.nn.utils.clip_grad_norm_(parameters, self.grad_clip))
+        norm = float(torch.nn.utils.clip_grad_norm_(self.optimizer.parameters, self.grad_clip))
         finite = all(torch.isfinite(torch.tensor([norm, terms["total"]])))
         if finite:
             self.optimizer.step()
             self.policy.forget_features()
-        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad()
         return dict(terms), norm if finite else None
 
     def _forward(self, rows: _Rows, micro: MicroBatch) -> ObjectiveInputs:

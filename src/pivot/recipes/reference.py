@@ -1,4 +1,4 @@
-"""Writes the reference of all settings: `python -m pivot.config.reference > docs/configuration.md`."""
+"""Writes the reference of all settings: `python -m pivot.recipes.reference > docs/configuration.md`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pivot.recipes import get, names
 INTRODUCTION = """\
 # Configuration
 
-Written by `python -m pivot.config.reference > docs/configuration.md`; don't edit it by hand.
+Written by `python -m pivot.recipes.reference > docs/configuration.md`; don't edit it by hand.
 
 A run's configuration is put together in this order, later ones win:
 

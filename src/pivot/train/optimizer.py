@@ -1,0 +1,61 @@
+"""AdamW, with float32 master weights where the model is held in a narrower type.
+
+At a learning rate of 1e-6 an update is far smaller than bfloat16's spacing around most weights: added to bfloat16
+weights directly, it would be rounded away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class MasterAdamW:
+    """AdamW on float32 copies of the weights; the model holds their rounded values.
+
+    For a float32 model the copies are the weights themselves, and this is plain AdamW.
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter], **settings: Any) -> None:
+        self._weights = list(parameters)
+        self._masters = [p if p.dtype == torch.float32 else p.detach().float() for p in self._weights]
+        self._adam = torch.optim.AdamW(self._masters, **settings)
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """The model's own weights, whose gradients are taken."""
+        return self._weights
+
+    def set_lr(self, lr: float) -> None:
+        for group in self._adam.param_groups:
+            group["lr"] = lr
+
+    def zero_grad(self) -> None:
+        for weight, master in zip(self._weights, self._masters, strict=True):
+            weight.grad = master.grad = None
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Update the masters by the weights' gradients, then round them into the weights."""
+        copies = [(w, m) for w, m in zip(self._weights, self._masters, strict=True) if w is not m]
+        for weight, master in copies:
+            master.grad = None if weight.grad is None else weight.grad.float()
+        self._adam.step()
+        for weight, master in copies:
+            weight.copy_(master)
+            master.grad = None
+
+    def state_dict(self) -> dict[str, Any]:
+        masters: dict[str, Tensor] = {
+            str(i): m for i, (w, m) in enumerate(zip(self._weights, self._masters, strict=True)) if w is not m
+        }
+        return {"adam": self._adam.state_dict(), "masters": masters}
+
+    @torch.no_grad()
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._adam.load_state_dict(state["adam"])
+        for index, value in state["masters"].items():
+            self._masters[int(index)].copy_(value)

@@ -1,0 +1,137 @@
+"""Equivalences through the real loop: real model, real rollouts, real verifier."""
+
+import json
+
+import pytest
+import torch
+
+from pivot.train import assembly
+from pivot.train.clock import PhaseClock
+from pivot.train.data import training_prompts
+from pivot.train.loop import train
+
+METHODS = ("grpo", "dapo", "papo", "vppo", "calibrl", "calibrl-vaa", "off-pg-vaa", "off-sft-vaa", "ser", "vaa",
+           "ser-vaa-local", "pivot", "pivot-grpo")  # fmt: skip
+
+
+def make_trainer(config):
+    prompts = training_prompts(config)
+    policy = assembly.load_model(config)
+    judge = assembly.build_judge(config)
+    return assembly.build_trainer(config, policy, prompts.by_id, judge, PhaseClock())
+
+
+def same_weights(a, b):
+    return all(torch.equal(a[name], b[name]) for name in a)
+
+
+@pytest.mark.parametrize(
+    ("method", "setting"), [("vaa", "method.beta=0"), ("ser", "method.replay_share=0"), ("pivot", None)]
+)
+def test_a_module_that_is_off_leaves_exactly_dapo(tmp_path, small_config, repeatable, weights, method, setting):
+    off = [setting] if setting else ["method.beta=0", "method.replay_share=0"]
+    train(small_config("dapo"), tmp_path / "dapo", quiet=True)
+    train(small_config(method, *off), tmp_path / "off", quiet=True)
+    assert same_weights(weights(tmp_path / "dapo"), weights(tmp_path / "off"))
+    for plain, other in zip(repeatable(tmp_path / "dapo"), repeatable(tmp_path / "off"), strict=True):
+        assert plain.items() <= other.items()
+
+
+def test_a_module_that_is_on_is_not_dapo(tmp_path, small_config, weights):
+    train(small_config("dapo"), tmp_path / "dapo", quiet=True)
+    train(small_config("vaa"), tmp_path / "vaa", quiet=True)
+    assert not same_weights(weights(tmp_path / "dapo"), weights(tmp_path / "vaa"))
+
+
+@pytest.mark.parametrize("method", ["pivot", "papo", "vppo", "pivot-grpo", "off-sft-vaa", "off-pg-vaa"])
+def test_micro_batches_and_layout_change_nothing(small_config, method):
+    """One update, so that differences cannot grow: loss, terms and gradient norm to 1e-5."""
+    found = []
+    for layout, budget in (("tree", 16384), ("repeated", 16384), ("tree", 500), ("repeated", 150), ("auto", 700)):
+        config = small_config(
+            method, "train.minibatch_prompts=6", "method.warmup_share=0", "rollout.max_tries=1",
+            f"train.layout={layout}", f"train.micro_batch_tokens={budget}",
+        )  # fmt: skip
+        trainer = make_trainer(config)
+        _prime(trainer)
+        outcome = trainer.step()
+        trainer.judge.close()
+        assert outcome.update is not None
+        found.append({"norm": outcome.update.grad_norms[0], **outcome.update.terms})
+    for other in found[1:]:
+        assert other.keys() == found[0].keys()
+        for name, value in found[0].items():
+            assert other[name] == pytest.approx(value, rel=1e-5, abs=1e-5), name
+
+
+def _prime(trainer):
+    """Fill the buffer by two rollouts without an update, so that the step replays with anchors."""
+    for _ in range(2):
+        selection = trainer._open(0)
+        selection.num_fresh, selection.num_replayed = 6, 0
+        groups = trainer._roll_out(selection.next_visits(), selection)
+        trainer._verify(groups)
+        trainer._record(groups, 0)
+    trainer.policy.forget_features()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_trains(tmp_path, small_config, repeatable, method):
+    config = small_config(method, "train.steps=2", "method.warmup_share=0", "log.rollouts_per_step=1")
+    result = train(config, tmp_path / method, quiet=True)
+    assert result.finished
+    rows = repeatable(tmp_path / method)
+    assert [row["step"] for row in rows] == [1, 2]
+    assert all(row["optim/updates"] > 0 and row["optim/grad_norm"] > 0 for row in rows)
+    expected = {
+        "calibration": config.method.anchor_use == "calibrate",
+        "sft": config.method.anchor_use == "sft",
+        "off_policy": config.method.anchor_use == "off_policy",
+        "kl": config.method.reference_kl_coef > 0,
+        "perception": config.method.perception_coef > 0,
+    }
+    for term, is_on in expected.items():
+        assert (f"loss/{term}" in rows[-1]) == is_on, term
+    record = json.loads((tmp_path / method / "rollouts.jsonl").read_text().splitlines()[0])
+    lengths = {len(record["responses"][0][name]) for name in ("tokens", "logprobs", "entropy", "advantage_final")}
+    assert len(lengths) == 1
+
+
+def test_recomputed_old_logprobs_are_those_of_decoding(small_config):
+    batches = []
+    for recompute in ("false", "true"):
+        trainer = make_trainer(small_config("vaa", f"rollout.recompute_logprobs={recompute}"))
+        batches.append(trainer.step().batch)
+        trainer.judge.close()
+    torch.testing.assert_close(batches[0].old_logprobs_BT, batches[1].old_logprobs_BT, atol=3e-5, rtol=0)
+    torch.testing.assert_close(batches[0].entropy_BT, batches[1].entropy_BT, atol=3e-5, rtol=0)
+
+
+def test_prompts_without_an_image_have_no_support(tmp_path, small_config):
+    rows = [{"id": str(i), "problem": f"What is {i} + 1?", "answer": str(i + 1)} for i in range(8)]
+    path = tmp_path / "text.jsonl"
+    path.write_text("\n".join(json.dumps(row) for row in rows))
+    trainer = make_trainer(small_config("vaa", f"data.train={path}", "data.size=null"))
+    selection = trainer._open(1)
+    groups = trainer._roll_out(selection.next_visits(), selection)
+    trainer._verify(groups)
+    batch = trainer._batch(groups, 1)
+    trainer._score(batch, 1)
+    assert torch.equal(batch.corrupted_logprobs_BT, batch.clean_logprobs_BT)
+    trainer.judge.close()
+
+
+def test_training_scores_of_a_replayed_group_never_include_its_anchor(small_config):
+    """The group's advantages are those of its own G rewards (method.md item 27)."""
+    trainer = make_trainer(small_config("ser", "method.warmup_share=0"))
+    _prime(trainer)
+    outcome = trainer.step()
+    trainer.judge.close()
+    replayed = [g for g in outcome.batch.groups if g.replayed]
+    assert replayed
+    assert all(len(g.responses) == 4 for g in outcome.batch.groups)
+    for g, group in enumerate(outcome.batch.groups):
+        rewards = torch.tensor(group.accuracies)
+        expected = (rewards - rewards.mean()) / (rewards.std() + 1e-6)
+        torch.testing.assert_close(outcome.allocation.group_advantage_B[4 * g : 4 * g + 4], expected)
+        assert (group.anchor is not None) == group.replayed

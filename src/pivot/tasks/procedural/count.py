@@ -1,7 +1,7 @@
-"""Counting in the manner of SuperCLEVR: how many objects of a colour lie on four trays.
+"""Counting in the manner of SuperCLEVR: how many objects lie on four trays.
 
-Levels: 1 three to five objects; 2 five to eight; 3 seven to ten, asked by what is to be removed.
-Out of domain: nine to twelve objects, diamonds among them, in other shades.
+Levels: 1 two to seven objects of one colour; 2 five to eleven of two; 3 one colour among six to nine.
+Out of domain: eight to eleven objects, diamonds among them, in other shades.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from pivot.tasks.procedural.scene import Picture, Scene, Working
 CELL = 14
 TRAY = 28
 TRAYS = {"A": (0, 0), "B": (SIZE - TRAY, 0), "C": (0, SIZE - TRAY), "D": (SIZE - TRAY, SIZE - TRAY)}
-"""Name -> top left corner; a tray has room for 2 x 2 objects."""
-CELLS = (0, CELL, SIZE - 2 * CELL, SIZE - CELL)
+"""Name -> top left corner; its first quarter bears the name, the others have room for an object."""
+SLOTS = tuple((x + dx, y + dy) for x, y in TRAYS.values() for dx, dy in ((CELL, 0), (0, CELL), (CELL, CELL)))
 COLOURS = ("red", "blue")
 SHADES = {"red": RED, "blue": BLUE}
 OOD_SHADES = {"red": (240, 90, 70), "blue": (20, 30, 130)}
@@ -39,7 +39,7 @@ class Thing:
 
 
 @dataclass(frozen=True)
-class Scatter(Picture):
+class Trays(Picture):
     """Objects on trays in the four corners, sorted by place."""
 
     things: tuple[Thing, ...]
@@ -51,7 +51,7 @@ class Scatter(Picture):
         shades = SHADES if self.bright else OOD_SHADES
         for name, (x, y) in TRAYS.items():
             canvas.frame((x, y), (x + TRAY - 1, y + TRAY - 1), PALE)
-            canvas.name(name, (x + TRAY // 2, SIZE // 2 + (-8 if y == 0 else 8)))
+            canvas.number(name, (x + CELL // 2, y + CELL // 2 + 1))
         for thing in self.things:
             _paint(canvas, thing, shades[thing.colour])
         return canvas.image
@@ -76,54 +76,54 @@ def _lies_on(thing: Thing, corner: Point) -> bool:
 
 @dataclass(frozen=True)
 class CountScene(Scene):
-    """The number of objects of one colour: the sum over the trays."""
+    """The number of objects, or of those of one colour: the sum over the trays."""
 
     colour: str
+    """Of the objects that count; empty where all do."""
 
-    typical_answers: ClassVar[tuple[int, int, int]] = (2, 3, 4)
+    typical_answers: ClassVar[tuple[int, int, int]] = (3, 7, 4)
     typical_percepts: ClassVar[tuple[int, ...]] = (1, 2, 3, 0)
     hunch: ClassVar[str] = "there are usually a few of them"
 
     @classmethod
     def draw(cls, rng: random.Random, level: int, *, ood: bool) -> Self:
-        low, high = (9, 12) if ood else {1: (3, 5), 2: (5, 8), 3: (7, 10)}[level]
-        places = rng.sample([(x, y) for x in CELLS for y in CELLS], rng.randint(low, high))
-        colour = rng.choice(COLOURS)
-        things = []
-        for x, y in places:
-            things.append(
-                Thing(
-                    y=y + rng.randint(1, 2),
-                    x=x + rng.randint(1, 2),
-                    size=rng.choice((9, 10, 11)),
-                    shape=rng.choice((*SHAPES, "diamond")) if ood else rng.choice(SHAPES),
-                    colour=rng.choice(COLOURS),
-                )
+        low, high = (8, 11) if ood else {1: (2, 7), 2: (5, 11), 3: (6, 9)}[level]
+        colours = (rng.choice(COLOURS),) if level == 1 else COLOURS
+        things = [
+            Thing(
+                y=y + rng.randint(1, 2),
+                x=x + rng.randint(1, 2),
+                size=rng.choice((9, 10, 11)),
+                shape=rng.choice((*SHAPES, "diamond")) if ood else rng.choice(SHAPES),
+                colour=rng.choice(colours),
             )
-        picture = Scatter(things=tuple(sorted(things)), bright=not ood)
-        return cls(picture=picture, level=level, wording=rng.randrange(3), colour=colour)
+            for x, y in rng.sample(SLOTS, rng.randint(low, high))
+        ]
+        picture = Trays(things=tuple(sorted(things)), bright=not ood)
+        asked = rng.choice(COLOURS) if level == 3 else ""
+        return cls(picture=picture, level=level, wording=rng.randrange(3), colour=asked)
 
     @property
     def question(self) -> str:
-        other = COLOURS[1 - COLOURS.index(self.colour)]
-        if self.level == 3:
+        if self.level < 3:
             return (
-                f"Remove all {other} objects. How many objects are left?",
-                f"Subtract all {other} objects. What number remains?",
-                f"If the {other} objects are taken away, how many stay?",
+                "How many objects are there?",
+                "Count the objects on the trays.",
+                "What is the number of objects?",
             )[self.wording]
+        other = COLOURS[1 - COLOURS.index(self.colour)]
         return (
             f"How many {self.colour} objects are there?",
-            f"Count the {self.colour} objects.",
-            f"What is the number of {self.colour} objects?",
+            f"Subtract all {other} objects. What number remains?",
+            f"If the {other} objects are taken away, how many stay?",
         )[self.wording]
 
     @property
     def percepts(self) -> tuple[tuple[str, int], ...]:
-        assert isinstance(self.picture, Scatter)
-        wanted = [thing for thing in self.picture.things if thing.colour == self.colour]
+        assert isinstance(self.picture, Trays)
+        wanted = [thing for thing in self.picture.things if self.colour in ("", thing.colour)]
         return tuple(
-            (f"{self.colour} {name}", sum(_lies_on(thing, corner) for thing in wanted))
+            (f"{self.colour or 'tray'} {name}", sum(_lies_on(thing, corner) for thing in wanted))
             for name, corner in TRAYS.items()
         )
 

@@ -1,7 +1,7 @@
 """PIVOT: visually grounded reinforcement learning with verifiable rewards for vision-language models.
 
-    from pivot import recipes, train
-    train(recipes.get("tiny"), "runs/tiny")
+from pivot import recipes, train
+train(recipes.get("tiny"), "runs/tiny")
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from pivot import recipes
-from pivot.config import Config, to_dict
 from pivot.cli.options import add_arguments, from_arguments, resolve
+from pivot.config import Config, to_dict
 from pivot.config.validation import problems
 from pivot.errors import UserError
 from pivot.method import PRESETS

@@ -6,11 +6,11 @@ import pytest
 
 from pivot import recipes
 from pivot.config import Config, apply_settings, describe, validate
-from pivot.recipes.reference import document
 from pivot.config.schema import all_fields
 from pivot.config.validation import ABOVE_ZERO, AT_LEAST, AT_MOST_ONE, BELOW_ONE, NOT_NEGATIVE
 from pivot.errors import UserError
 from pivot.method import PRESETS
+from pivot.recipes.reference import document
 
 WRONG = {
     "train.lr=0": "train.lr is 0.0, but must be above 0.",

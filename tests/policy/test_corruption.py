@@ -9,7 +9,9 @@ from pivot.types import Prompt
 
 @pytest.fixture
 def encoded(policy, picture):
-    return policy.encoder.encode(Prompt("p", "<image>Compare <image>.", "1", (picture(112, 84), picture(84, 84))))
+    return policy.encoder.encode(
+        Prompt("p", "<image>Compare <image>.", "1", (picture(112, 84), picture(84, 84)))
+    )
 
 
 def pixels(corruptor, image):
@@ -48,7 +50,9 @@ def test_masks_hang_on_seed_step_prompt_and_image_alone(policy, encoded, picture
     others = [
         corruptor.corrupt(encoded, 8),
         Corruptor(policy.encoder, Corruption(), seed=4).corrupt(encoded, 7),
-        corruptor.corrupt(policy.encoder.encode(Prompt("q", "<image>Compare <image>.", "1", encoded.prompt.images)), 7),
+        corruptor.corrupt(
+            policy.encoder.encode(Prompt("q", "<image>Compare <image>.", "1", encoded.prompt.images)), 7
+        ),
     ]
     for other in others:
         assert not torch.equal(once.images[0].patches_NC, other.images[0].patches_NC)

@@ -24,7 +24,9 @@ def mixed_prompts(picture):
 
 
 def test_recorded_scores_are_those_of_a_plain_forward(policy, picture):
-    encoded, found = sample(policy, mixed_prompts(picture), 3, Sampling(top_p=0.9, temperature=1.3, max_tokens=24))
+    encoded, found = sample(
+        policy, mixed_prompts(picture), 3, Sampling(top_p=0.9, temperature=1.3, max_tokens=24)
+    )
     units = [Unit(e, [r.token_ids_T for r in g]) for e, g in zip(encoded, found, strict=True)]
     with torch.no_grad():
         plain = policy.score(units, policy.features(encoded), layout="repeated")
@@ -92,7 +94,9 @@ def test_responses_end_with_the_end_of_turn_or_are_truncated(policy):
 
 
 def test_min_tokens_holds_the_end_back(policy):
-    _, found = sample(policy, [procedural.make("count", "train", 0)], 4, Sampling(max_tokens=30, min_tokens=30))
+    _, found = sample(
+        policy, [procedural.make("count", "train", 0)], 4, Sampling(max_tokens=30, min_tokens=30)
+    )
     assert all(len(r) == 30 for r in found[0])
 
 

@@ -54,7 +54,9 @@ def test_streams_depend_on_their_key_alone():
     assert (uniform_stream(7, 10) != uniform_stream(8, 10)).all()
 
 
-@pytest.mark.parametrize("bad", [{"temperature": -1}, {"top_p": 0}, {"top_p": 1.5}, {"top_k": -1}, {"max_tokens": 0}])
+@pytest.mark.parametrize(
+    "bad", [{"temperature": -1}, {"top_p": 0}, {"top_p": 1.5}, {"top_k": -1}, {"max_tokens": 0}]
+)
 def test_settings_that_cannot_be_sampled_with_are_refused(bad):
     with pytest.raises(UserError, match="expected temperature"):
         Sampling(**bad)

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -23,6 +24,12 @@ SMALL = [
     "checkpoint.every=100",
     "log.rollouts_per_step=0",
 ]
+
+
+@pytest.fixture(autouse=True)
+def own_rewards_can_be_imported(monkeypatch):
+    """`own_rewards.py` beside the tests, as a user's module would be on the path."""
+    monkeypatch.syspath_prepend(Path(__file__).parent)
 
 
 @pytest.fixture(scope="session")

@@ -42,4 +42,7 @@ def rows_are_single(chosen):
 def test_auto_takes_the_tree_where_it_fits():
     short, long = unit(10, [20, 20]), unit(10, [90, 90])
     plan = Packing("auto", 1000, tree_row_tokens=100).plan([short, long])
-    assert {batch.layout: [part.unit for part in batch.parts] for batch in plan} == {"tree": [0], "repeated": [1]}
+    assert {batch.layout: [part.unit for part in batch.parts] for batch in plan} == {
+        "tree": [0],
+        "repeated": [1],
+    }

@@ -28,7 +28,9 @@ def same_weights(a, b):
 @pytest.mark.parametrize(
     ("method", "setting"), [("vaa", "method.beta=0"), ("ser", "method.replay_share=0"), ("pivot", None)]
 )
-def test_a_module_that_is_off_leaves_exactly_dapo(tmp_path, small_config, repeatable, weights, method, setting):
+def test_a_module_that_is_off_leaves_exactly_dapo(
+    tmp_path, small_config, repeatable, weights, method, setting
+):
     off = [setting] if setting else ["method.beta=0", "method.replay_share=0"]
     train(small_config("dapo"), tmp_path / "dapo", quiet=True)
     train(small_config(method, *off), tmp_path / "off", quiet=True)
@@ -47,7 +49,13 @@ def test_a_module_that_is_on_is_not_dapo(tmp_path, small_config, weights):
 def test_micro_batches_and_layout_change_nothing(small_config, method):
     """One update, so that differences cannot grow: loss, terms and gradient norm to 1e-5."""
     found = []
-    for layout, budget in (("tree", 16384), ("repeated", 16384), ("tree", 500), ("repeated", 150), ("auto", 700)):
+    for layout, budget in (
+        ("tree", 16384),
+        ("repeated", 16384),
+        ("tree", 500),
+        ("repeated", 150),
+        ("auto", 700),
+    ):
         config = small_config(
             method, "train.minibatch_prompts=6", "method.warmup_share=0", "rollout.max_tries=1",
             f"train.layout={layout}", f"train.micro_batch_tokens={budget}",
@@ -93,7 +101,9 @@ def test_every_method_trains(tmp_path, small_config, repeatable, method):
     for term, is_on in expected.items():
         assert (f"loss/{term}" in rows[-1]) == is_on, term
     record = json.loads((tmp_path / method / "rollouts.jsonl").read_text().splitlines()[0])
-    lengths = {len(record["responses"][0][name]) for name in ("tokens", "logprobs", "entropy", "advantage_final")}
+    lengths = {
+        len(record["responses"][0][name]) for name in ("tokens", "logprobs", "entropy", "advantage_final")
+    }
     assert len(lengths) == 1
 
 
@@ -108,7 +118,9 @@ def test_recomputed_old_logprobs_are_those_of_decoding(small_config):
 
 
 def test_prompts_without_an_image_have_no_support(tmp_path, small_config):
-    rows = [{"id": str(i), "problem": f"What is {i} + 1?", "answer": str(i + 1)} for i in range(8)]
+    rows = [
+        {"id": str(i), "problem": f"What is {i} + 1?", "answer": str(i + 1), "images": []} for i in range(8)
+    ]
     path = tmp_path / "text.jsonl"
     path.write_text("\n".join(json.dumps(row) for row in rows))
     trainer = make_trainer(small_config("vaa", f"data.train={path}", "data.size=null"))

@@ -7,8 +7,8 @@ import json
 import sys
 from pathlib import Path
 
-from pivot.config import describe
 from pivot.cli import options
+from pivot.config import describe
 from pivot.errors import UserError
 
 STOPPED = 3
@@ -18,9 +18,13 @@ STOPPED = 3
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_arguments(parser)
     parser.add_argument(
-        "--reward", metavar="MODULE:FUNCTION", help="your own reward with TRL's calling convention (reward.function)"
+        "--reward",
+        metavar="MODULE:FUNCTION",
+        help="your own reward with TRL's calling convention (reward.function)",
     )
-    parser.add_argument("--out", type=Path, metavar="DIR", help="the run's folder (default: runs/RECIPE-METHOD-SEED)")
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="the run's folder (default: runs/RECIPE-METHOD-SEED)"
+    )
     parser.add_argument("--resume", type=Path, metavar="RUN", help="go on exactly where a run stopped")
     parser.add_argument(
         "--continue", dest="keep_going", action="store_true",
@@ -82,4 +86,4 @@ def _show_end(out: Path, *, report: bool) -> None:
     if report:
         from pivot.report import write_report
 
-        print(f"report: {write_report(out)}")
+        print(f"report: {write_report(out, figures=False)}")

@@ -68,7 +68,7 @@ class DataConfig:
     check_images: Literal["quick", "full"] = "quick"
     """`quick` reads headers and checksums when the data is loaded; `full` decodes every image once."""
     experts: str | None = None
-    """Expert demonstrations for CalibRL: JSON lines `{"id", "response"}`; `tiny` needs none, its tasks solve themselves."""
+    """Expert demonstrations for CalibRL: JSON lines `{"id", "response"}`; `tiny`'s tasks solve themselves."""
 
 
 @dataclass(frozen=True)

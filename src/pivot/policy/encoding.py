@@ -10,11 +10,13 @@ import math
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from PIL import Image
 from torch import Tensor
-from transformers import BatchFeature, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import BatchFeature
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 
 from pivot.errors import UserError
 from pivot.tasks import template
@@ -60,7 +62,7 @@ class EncodedPrompt:
 class PromptEncoder:
     """Encodes prompts for one model; remembers the latest ones within a byte budget."""
 
-    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, image_processor) -> None:
+    def __init__(self, model: Any, tokenizer: Any, image_processor: Any) -> None:
         self.tokenizer, self.image_processor = tokenizer, image_processor
         self._rope_index = model.model.get_rope_index
         config = model.config
@@ -78,7 +80,9 @@ class PromptEncoder:
         text = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
         before, found, after = text.partition(CONTENT)
         if not found:
-            raise UserError("the model's chat template does not print the user's text; expected a Qwen-like template")
+            raise UserError(
+                "the model's chat template does not print the user's text; expected a Qwen-like template"
+            )
         return before, after
 
     def encode(self, prompt: Prompt) -> EncodedPrompt:
@@ -90,7 +94,9 @@ class PromptEncoder:
         try:
             images = tuple(self.encode_image(open_rgb(source)) for source in prompt.images)
         except ImageError as cause:
-            raise UnreadablePrompt(f"prompt {prompt.id!r} has an image that cannot be used: {cause}") from cause
+            raise UnreadablePrompt(
+                f"prompt {prompt.id!r} has an image that cannot be used: {cause}"
+            ) from cause
         encoded = self._assemble(prompt, images)
         self._remember(encoded)
         return encoded
@@ -106,6 +112,22 @@ class PromptEncoder:
         sizes = [source.open().size for source in prompt.images]
         counts = [self.image_processor.get_number_of_image_patches(height, width) for width, height in sizes]
         return len(self._token_ids(prompt, [count // self.image_processor.merge_size**2 for count in counts]))
+
+    def text_ids(self, prompt: Prompt) -> list[int]:
+        """The prompt with one image token an image, for engines that multiply it themselves."""
+        return self._token_ids(prompt, [1] * len(prompt.images))
+
+    def resized(self, image: Image.Image) -> Image.Image:
+        """An RGB image at the size that `encode_image` brings it to, with the same pixels."""
+        processor = self.image_processor
+        height, width = smart_resize(
+            image.height,
+            image.width,
+            factor=processor.patch_size * processor.merge_size,
+            min_pixels=processor.size["shortest_edge"],
+            max_pixels=processor.size["longest_edge"],
+        )
+        return image.resize((width, height), processor.resample)
 
     def _assemble(self, prompt: Prompt, images: tuple[EncodedImage, ...]) -> EncodedPrompt:
         merged = self.image_processor.merge_size**2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -29,6 +29,7 @@ class ResponseStatistics:
     mask_BT: Tensor
     logprobs_BT: Tensor
     entropy_BT: Tensor
+    """Zeros where it was not asked for."""
     corrupted_logprobs_BT: Tensor | None = None
     divergence_BT: Tensor | None = None
     """KL(clean || corrupted) over the whole vocabulary (Eq. 4, a token)."""
@@ -40,8 +41,10 @@ class Policy:
     def __init__(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, encoder: PromptEncoder
     ) -> None:
-        self.model, self.tokenizer, self.encoder = model, tokenizer, encoder
-        self.pad_id: int = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
+        self.model: Any = model
+        """Hugging Face's own class; its parts are not typed."""
+        self.tokenizer, self.encoder = tokenizer, encoder
+        self.pad_id = _first_id(tokenizer.pad_token_id)
         self.end_ids = _end_ids(model, tokenizer)
         self.banned_ids = _vision_ids(model, tokenizer)
         self._features: dict[tuple[str, str], list[ImageFeatures]] = {}
@@ -81,7 +84,7 @@ class Policy:
         self._feature_bytes = 0
 
     def _keep(self, view: str, features: dict[str, list[ImageFeatures]]) -> None:
-        size = sum(f.tokens_ND.nbytes for images in features.values() for f in images)
+        size = sum(f.num_bytes for images in features.values() for f in images)
         if self._feature_bytes + size <= FEATURE_CACHE_BYTES:
             self._features.update({(view, name): images for name, images in features.items()})
             self._feature_bytes += size
@@ -152,12 +155,13 @@ class Policy:
             corrupted_hidden_ND=corrupted_ND,
             with_entropy=with_entropy,
         )
+        mask_BT = rows.mask_BT
         return ResponseStatistics(
-            rows.mask_BT,
-            *(
-                None if values is None else _scatter(values, rows.mask_BT)
-                for values in (found.logprobs_N, found.entropy_N, found.corrupted_logprobs_N, found.divergence_N)
-            ),
+            mask_BT=mask_BT,
+            logprobs_BT=_scatter(found.logprobs_N, mask_BT),
+            entropy_BT=_scatter(found.entropy_N, mask_BT),
+            corrupted_logprobs_BT=None if corrupted_ND is None else _scatter(found.corrupted_logprobs_N, mask_BT),
+            divergence_BT=None if corrupted_ND is None else _scatter(found.divergence_N, mask_BT),
         )
 
     def _predictors(self, rows: Rows, features: Sequence[Sequence[ImageFeatures]]) -> Tensor:
@@ -167,7 +171,10 @@ class Policy:
         return hidden_RLD.flatten(0, 1)[rows.predictor_BT[rows.mask_BT]]
 
 
-def _scatter(values_N: Tensor, mask_BT: Tensor) -> Tensor:
+def _scatter(values_N: Tensor | None, mask_BT: Tensor) -> Tensor:
+    """Values of the valid tokens in their places; zeros where they were not asked for."""
+    if values_N is None:
+        return torch.zeros(mask_BT.shape, device=mask_BT.device)
     return values_N.new_zeros(mask_BT.shape).masked_scatter(mask_BT, values_N)
 
 
@@ -179,7 +186,7 @@ def _to_device(rows: Rows, device: torch.device) -> Rows:
     return rows
 
 
-def _vision_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+def _vision_ids(model: Any, tokenizer: Any) -> list[int]:
     """Tokens that stand for images: one of them in a response would break the next forward pass."""
     settings = model.config.to_dict()
     ids = {settings[name] for name in VISION_TOKENS if settings.get(name) is not None}
@@ -187,7 +194,14 @@ def _vision_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> l
     return sorted(ids)
 
 
-def _end_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+def _first_id(ids: Any) -> int:
+    """A tokenizer may name no padding; what stands there is masked anyway."""
+    if isinstance(ids, list):
+        return ids[0]
+    return 0 if ids is None else ids
+
+
+def _end_ids(model: Any, tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """Tokens that end a response: the generation config's, and the tokenizer's end of turn."""
     found = model.generation_config.eos_token_id if model.generation_config else None
     ids = set(found if isinstance(found, list) else [] if found is None else [found])

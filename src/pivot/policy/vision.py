@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import types
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -33,6 +34,10 @@ class ImageFeatures:
     deepstack_ND: tuple[Tensor, ...] = ()
     """Features that Qwen3-VL adds to its first layers; empty for other families."""
 
+    @property
+    def num_bytes(self) -> int:
+        return self.tokens_ND.nbytes + sum(layer.nbytes for layer in self.deepstack_ND)
+
 
 def batch_vision_attention(model: PreTrainedModel) -> None:
     """Let segments of equal length share one attention call, in place. Weights and results stay the same."""
@@ -44,7 +49,7 @@ def batch_vision_attention(model: PreTrainedModel) -> None:
 
 
 def _segmented_attention(
-    self: nn.Module,
+    self: Any,
     hidden_states: Tensor,
     cu_seqlens: Tensor,
     position_embeddings: tuple[Tensor, Tensor],
@@ -75,7 +80,7 @@ def linear_patch_embedding(model: PreTrainedModel) -> None:
             module.forward = types.MethodType(_patch_product, module)
 
 
-def _patch_product(self: nn.Module, hidden_states: Tensor) -> Tensor:
+def _patch_product(self: Any, hidden_states: Tensor) -> Tensor:
     weight = self.proj.weight
     return F.linear(hidden_states.to(weight.dtype), weight.flatten(1), self.proj.bias)
 

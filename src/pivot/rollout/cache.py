@@ -17,12 +17,16 @@ class GrowingLayer(DynamicLayer):
     room = 64
     """Tokens by which the buffer grows."""
 
-    def update(self, key_states: Tensor, value_states: Tensor, *_: object, **__: object) -> tuple[Tensor, Tensor]:
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *_: object, **__: object
+    ) -> tuple[Tensor, Tensor]:
         if not self.is_initialized:
             self.dtype, self.device = key_states.dtype, key_states.device
             self.keys, self.values, self.is_initialized = key_states, value_states, True
             self._filled = key_states.shape[2]
             return key_states, value_states
+        assert self.keys is not None
+        assert self.values is not None
         end = self._filled + key_states.shape[2]
         if end > self.keys.shape[2]:
             self.keys = _with_room(self.keys, end + self.room)
@@ -44,5 +48,5 @@ def _with_room(filled: Tensor, length: int) -> Tensor:
 
 
 def growing_cache(config: PretrainedConfig) -> Cache:
-    """An empty cache for every layer of a text model; `batch_repeat_interleave` and `batch_select_indices` work on it."""
+    """An empty cache for every layer of a text model; it can be repeated and selected from like any other."""
     return Cache(layers=[GrowingLayer() for _ in range(config.num_hidden_layers)])

@@ -189,10 +189,12 @@ class _Decoder:
             tokens[:length]
             for tokens, length in zip(record.tokens_NT.cpu(), record.lengths_N.tolist(), strict=True)
         ]
-        texts = self.policy.tokenizer.batch_decode(ids, skip_special_tokens=True)
+        texts = self.policy.tokenizer.batch_decode([y.tolist() for y in ids], skip_special_tokens=True)
         scores = zip(record.logprobs_NT.cpu(), record.entropy_NT.cpu(), record.ended_N.tolist(), strict=True)
         return [
-            Response(y.clone(), text, logprobs[: len(y)].clone(), entropy[: len(y)].clone(), truncated=not ended)
+            Response(
+                y.clone(), text, logprobs[: len(y)].clone(), entropy[: len(y)].clone(), truncated=not ended
+            )
             for y, text, (logprobs, entropy, ended) in zip(ids, texts, scores, strict=True)
         ]
 

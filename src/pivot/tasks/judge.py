@@ -67,7 +67,9 @@ class FunctionJudge:
         columns["answer"] = [p.answer for p in prompts]
         columns["prompts"] = [p.question for p in prompts]
         columns["completions"] = list(responses)
-        return self._check(_bounded(lambda: self._function(**columns), self._timeout, self._spec), len(responses))
+        return self._check(
+            _bounded(lambda: self._function(**columns), self._timeout, self._spec), len(responses)
+        )
 
     def _check(self, values: Any, expected: int) -> list[float]:
         try:
@@ -77,7 +79,9 @@ class FunctionJudge:
                 f"the reward function {self._spec} returned {type(values).__name__}, expected a list of numbers"
             ) from cause
         if len(floats) != expected:
-            raise UserError(f"the reward function {self._spec} returned {len(floats)} values for {expected} responses")
+            raise UserError(
+                f"the reward function {self._spec} returned {len(floats)} values for {expected} responses"
+            )
         bad = [i for i, v in enumerate(floats) if not math.isfinite(v)]
         if bad:
             raise UserError(
@@ -96,7 +100,9 @@ def _find(spec: str) -> Callable[..., Any]:
     try:
         module = importlib.import_module(module_name)
     except ImportError as cause:
-        raise UserError(f"reward.function: cannot import {module_name!r} ({cause}); is it on the PYTHONPATH?") from cause
+        raise UserError(
+            f"reward.function: cannot import {module_name!r} ({cause}); is it on the PYTHONPATH?"
+        ) from cause
     function = vars(module).get(name)
     if not callable(function):
         raise UserError(f"reward.function: {module_name!r} has no function {name!r}")

@@ -66,7 +66,9 @@ class AnchorSelector:
         """`collected` scoring: H and V of newly stored responses, at the weights that sampled them."""
         if self.method.anchor_scores != "collected" or not self.method.needs_anchors:
             return
-        stored = {g.prompt.id: self.buffer.candidates(g.prompt.id) for g in groups if g.prompt.id in self.buffer}
+        stored = {
+            g.prompt.id: self.buffer.candidates(g.prompt.id) for g in groups if g.prompt.id in self.buffer
+        }
         unscored = {name: tuple(c for c in found if c.dependency is None) for name, found in stored.items()}
         self._score_candidates([g for g in groups if unscored.get(g.prompt.id)], unscored, encoded, step)
 

@@ -52,9 +52,13 @@ def load_prompts(name: str, split: str, size: int | None, data: DataConfig) -> P
     if found.skipped:
         named = "; ".join(f"{row.id}: {row.reason}" for row in found.skipped[:3])
         more = f"; and {len(found.skipped) - 3} more" if len(found.skipped) > 3 else ""
-        notes += (f"{len(found.skipped)} of {len(found.skipped) + len(found.prompts)} rows left out ({named}{more})",)
+        notes += (
+            f"{len(found.skipped)} of {len(found.skipped) + len(found.prompts)} rows left out ({named}{more})",
+        )
     if not found.prompts:
-        raise UserError(f"{name} has no usable row in split {split!r}; `pivot data` shows why each was left out")
+        raise UserError(
+            f"{name} has no usable row in split {split!r}; `pivot data` shows why each was left out"
+        )
     return Prompts(found.name, {prompt.id: prompt for prompt in found.prompts}, notes)
 
 
@@ -80,7 +84,9 @@ def drop_long_prompts(prompts: Prompts, policy: Policy, limit: int, track) -> Pr
     return Prompts(prompts.name, kept, (*prompts.notes, note))
 
 
-def expert_demonstrations(config: Config, prompts: Mapping[str, Prompt], policy: Policy) -> dict[str, torch.Tensor]:
+def expert_demonstrations(
+    config: Config, prompts: Mapping[str, Prompt], policy: Policy
+) -> dict[str, torch.Tensor]:
     """Token ids of an expert's response by prompt id, closed with the end of turn; empty unless the method asks."""
     if config.method.anchor_source != "expert":
         return {}
@@ -100,14 +106,18 @@ def expert_demonstrations(config: Config, prompts: Mapping[str, Prompt], policy:
 
 
 def _tokenize(text: str, policy: Policy) -> torch.Tensor:
-    ids: Sequence[int] = policy.tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+    ids: Sequence[int] = policy.tokenizer(text, add_special_tokens=False, split_special_tokens=True)[
+        "input_ids"
+    ]
     return torch.tensor([*ids, policy.tokenizer.eos_token_id])
 
 
 def _read_experts(path: Path) -> dict[str, str]:
     texts: dict[str, str] = {}
+    number = 0
     try:
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            number += 1
             row = json.loads(line)
             texts[str(row["id"])] = str(row["response"])
     except OSError as cause:

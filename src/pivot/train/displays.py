@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Protocol, TextIO
 
@@ -10,6 +11,8 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
 from rich.text import Text
+
+SECONDS_BETWEEN_LINES = 10.0
 
 
 class Display(Protocol):
@@ -35,12 +38,12 @@ class Silent:
 
 
 class Lines:
-    """One flushed line a step; a task says when it starts, at every quarter, and when it is over."""
+    """One flushed line a step; a task says when it starts, when it is over, and every few seconds in between."""
 
     def __init__(self, stream: TextIO, total_steps: int):
         self._stream = stream
         self._total = total_steps
-        self._said: dict[str, int] = {}
+        self._last = 0.0
 
     def open(self) -> None: ...
     def close(self) -> None: ...
@@ -54,13 +57,10 @@ class Lines:
         print(message, file=self._stream, flush=True)
 
     def task(self, description: str, done: int, total: int | None) -> None:
-        quarter = 4 * done // total if total else (4 if total == done else 0)
-        if self._said.get(description) == quarter:
+        if done not in (0, total) and time.monotonic() - self._last < SECONDS_BETWEEN_LINES:
             return
-        self._said[description] = quarter
+        self._last = time.monotonic()
         self.say(f"{description}: {done}" + ("" if total is None else f"/{total}"))
-        if done == total:
-            del self._said[description]
 
 
 class LiveDisplay:

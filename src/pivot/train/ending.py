@@ -22,7 +22,9 @@ def before_after_table(run: Path) -> Table | None:
     for name, blank in dict.fromkeys((e["name"], e["blank"]) for e in entries):
         moments = {e["when"]: e for e in entries if (e["name"], e["blank"]) == (name, blank)}
         before, after = moments.get("before"), moments.get("after")
-        table.add_row(name, "blank" if blank else "shown", _cell(before), _cell(after), _change(before, after))
+        table.add_row(
+            name, "blank" if blank else "shown", _cell(before), _cell(after), _change(before, after)
+        )
         if not blank:
             for task in (after or before or {}).get("categories", {}):
                 table.add_row(f"  {task}", "", _task(before, task), _task(after, task), "", style="dim")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pivot.config import Config
-from pivot.evaluate.sampling import GradedPrompt, graded_samples
+from pivot.evaluate.sampling import Draws, GradedPrompt, PolicySampler, graded_samples
 from pivot.evaluate.summary import summarise
 from pivot.policy.policy import Policy
 from pivot.tasks.judge import Judge
@@ -61,13 +61,6 @@ class Evaluation:
     def _sample(
         self, policy: Policy, prompts: Sequence[Prompt], num_samples: int, note: str, blank: bool = False
     ) -> list[GradedPrompt]:
-        samples = graded_samples(
-            policy,
-            prompts,
-            self.judge,
-            num_samples=num_samples,
-            sampling=evaluation_sampling(self.config),
-            seed=self.config.train.seed,
-            blank=blank,
-        )
+        draws = Draws(num_samples, evaluation_sampling(self.config), self.config.train.seed, blank)
+        samples = graded_samples(PolicySampler(policy), prompts, self.judge, draws)
         return list(self.progress.track(samples, f"evaluating {note}", len(prompts)))

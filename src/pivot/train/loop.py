@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from pivot.train.rollout_records import rollout_records
 from pivot.train.run_folder import RunFolder
 from pivot.train.sinks import open_sinks
 from pivot.train.state import load_state, save_state, weights_path
-from pivot.train.trainer import StepOutcome, Trainer
+from pivot.train.trainer import StepOutcome
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,7 @@ class _Run:
         self.stop_signal: signal.Signals | None = None
         self.bad_updates = 0
         self.score: float | None = None
+        self.saved_step = start.step if start else 0
 
     def go(self) -> RunResult:
         """Set up, train, and leave the folder with a status whatever happens."""
@@ -95,7 +96,8 @@ class _Run:
                 finished = self._train(judge, stack)
         except BaseException as error:
             reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-            self.folder.update_status(status="failed", reason=reason)
+            with suppress(UserError):  # a full disk must not hide what went wrong
+                self.folder.update_status(status="failed", reason=reason)
             raise
         reason = None if finished else self.stop_signal.name if self.stop_signal else "stopped"
         self.folder.update_status(status="finished" if finished else "stopped", reason=reason)
@@ -121,7 +123,7 @@ class _Run:
         elif sets:
             add_scores(self._scores, evaluation.table(policy, sets, "before"))
         self._announce(prompts)
-        self.progress.clock.restart()
+        self.progress.begin_steps()
         while self.trainer.finished_steps < config.train.steps and self.stop_signal is None:
             row = self._step(evaluation, watched)
             for sink in sinks:
@@ -129,7 +131,7 @@ class _Run:
         finished = self.trainer.finished_steps >= config.train.steps
         if finished and sets:
             add_scores(self._scores, evaluation.table(policy, sets, "after"))
-        elif not finished:
+        elif not finished and self.trainer.finished_steps > self.saved_step:
             self._save()
         return finished
 
@@ -182,7 +184,9 @@ class _Run:
         for broken in outcome.selection.unreadable:
             self.progress.say(f"step {step}: {broken}; it is left out")
         if not outcome.selection.kept:
-            self.progress.say(f"step {step}: no group has both right and wrong responses; weights stay as they are")
+            self.progress.say(
+                f"step {step}: no group has both right and wrong responses; weights stay as they are"
+            )
         if log.rollouts_per_step and (step % log.rollouts_every == 0 or step in (1, self.config.train.steps)):
             trainer = self.trainer
             self.folder.append_rollouts(
@@ -212,6 +216,7 @@ class _Run:
             lambda folder: save_state(trainer, folder, {"score": self.score}),
             score=self.score,
         )
+        self.saved_step = trainer.finished_steps
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
@@ -221,7 +226,9 @@ class _Run:
             if self.stop_signal is not None and number == signal.SIGINT:
                 raise KeyboardInterrupt
             self.stop_signal = signal.Signals(number)
-            self.progress.say(f"{self.stop_signal.name}: finishing this step, then saving (again to leave at once)")
+            self.progress.say(
+                f"{self.stop_signal.name}: finishing this step, then saving (again to leave at once)"
+            )
 
         try:
             before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}

@@ -65,6 +65,11 @@ class Progress:
         """Time what happens inside and show that it is happening; the same as `clock.phase`."""
         return self.clock.phase(name)
 
+    def begin_steps(self) -> None:
+        """Start the clocks: what came before counts neither for the first step nor for the time left."""
+        self.clock.restart()
+        self._run.restart()
+
     def step_done(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Show a finished step and start the clock of the next one."""
         done = max(1, step - self._before)

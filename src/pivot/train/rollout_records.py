@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
-from pivot.method import Allocation
+from pivot.method import Allocation, k3_divergence
 from pivot.policy.corruption import Corruptor
 from pivot.policy.encoding import EncodedPrompt
 from pivot.policy.policy import Policy
@@ -25,13 +25,23 @@ WIDEST = 448
 def rollout_records(
     outcome: StepOutcome, policy: Policy, corruptor: Corruptor, num_groups: int
 ) -> list[dict[str, Any]]:
-    """The first groups that hold both right and wrong responses, as docs/run_folder.md describes them."""
+    """The most telling groups of a step, as docs/run_folder.md describes them."""
     batch, allocation = outcome.batch, outcome.allocation
     if batch is None or allocation is None:
         return []
     writer = _Writer(outcome.step, batch, allocation, policy, corruptor)
-    chosen = [g for g, group in enumerate(batch.groups) if group.is_informative][:num_groups]
-    return [writer.group(g) for g in chosen]
+    return [writer.group(g) for g in _most_telling(batch, allocation)[:num_groups]]
+
+
+def _most_telling(batch: StepBatch, allocation: Allocation) -> list[int]:
+    """Groups with both right and wrong responses, those whose advantages spread most over tokens first."""
+    num_responses = batch.rewards_PG.shape[1]
+    spread_B = (
+        (allocation.advantage_BT - allocation.group_advantage_B[:, None]).abs().mul(batch.mask_BT).amax(1)
+    )
+    spread_P = spread_B.view(-1, num_responses).amax(1).tolist()
+    mixed = [g for g, group in enumerate(batch.groups) if group.is_informative]
+    return sorted(mixed, key=lambda g: (-spread_P[g], g))
 
 
 class _Writer:
@@ -44,7 +54,9 @@ class _Writer:
     def group(self, g: int) -> dict[str, Any]:
         group = self.batch.groups[g]
         encoded = self.policy.encoder.encode(group.prompt)
-        with_corrupted = self.allocation.support_BT is not None or self.batch.corrupted_logprobs_BT is not None
+        with_corrupted = (
+            self.allocation.support_BT is not None or self.batch.corrupted_logprobs_BT is not None
+        )
         return {
             "step": self.step,
             "prompt_id": group.prompt.id,
@@ -83,9 +95,20 @@ class _Writer:
             "truncated": response.truncated,
             "experience": bool(batch.off_policy_B[row]),
             "advantage": round(float(allocation.group_advantage_B[row]), 5),
-            "dependency": None,
+            "dependency": self._dependency(row, length),
             **{name: _numbers(v[row, :length]) for name, v in columns.items() if v is not None},
         }
+
+    def _dependency(self, row: int, length: int) -> float | None:
+        """V(y) as its sampled tokens estimate it: the mean k3, whose expectation is the divergence of Eq. 4."""
+        corrupted_BT = self.batch.corrupted_logprobs_BT
+        if corrupted_BT is None:
+            return None
+        clean_BT = self.batch.clean_logprobs_BT
+        k3_BT = k3_divergence(
+            clean_BT[row : row + 1], corrupted_BT[row : row + 1], self.batch.mask_BT[row : row + 1]
+        )
+        return round(float(k3_BT.sum()) / max(1, length), 5)
 
     def _anchor(self, g: int) -> dict[str, Any] | None:
         anchor = self.batch.groups[g].anchor
@@ -103,7 +126,7 @@ class _Writer:
         }
 
     def _tokens(self, ids: Tensor) -> list[str]:
-        return [self.policy.tokenizer.decode([i]) for i in ids.tolist()]
+        return [str(self.policy.tokenizer.decode([i])) for i in ids.tolist()]
 
     def _corrupted(self, encoded: EncodedPrompt) -> list[str]:
         damaged = self.corruptor.corrupt(encoded, self.step)

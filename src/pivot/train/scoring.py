@@ -73,5 +73,3 @@ def _put(total: ResponseStatistics, part: ResponseStatistics, rows: Tensor) -> N
         target = getattr(total, name)
         if values is not None and target is not None:
             target[rows, :width] = values.cpu()
-
-

@@ -10,6 +10,7 @@ import torch
 
 from pivot.durable import write_json
 from pivot.errors import UserError
+from pivot.experience import storage
 from pivot.policy.loading import save_policy
 from pivot.train.tensor_file import load_tensors, save_tensors
 from pivot.train.trainer import Trainer
@@ -22,7 +23,9 @@ def save_state(trainer: Trainer, folder: Path, extra: dict[str, Any]) -> None:
     """Everything that the next step depends on. Draws hang on (seed, step, prompt), so there is no random state
     but the buffer's own."""
     save_policy(trainer.policy, folder / "model")
-    adapters = {name: p.detach() for name, p in trainer.policy.trainable_parameters().items() if ".lora_" in name}
+    adapters = {
+        name: p.detach() for name, p in trainer.policy.trainable_parameters().items() if ".lora_" in name
+    }
     if adapters:
         # They are merged into model/; training goes on from the adapters themselves.
         save_tensors(folder / ADAPTERS, adapters)
@@ -44,15 +47,16 @@ def load_state(trainer: Trainer, folder: Path) -> dict[str, Any]:
     """Put a checkpoint's state into a trainer whose policy was loaded from `weights_path`."""
     state = _read_json(folder / "state.json")
     if state.get("version") != VERSION:
-        raise UserError(f"{folder} was written in state format {state.get('version')}; this pivot reads {VERSION}")
+        raise UserError(
+            f"{folder} was written in state format {state.get('version')}; this pivot reads {VERSION}"
+        )
     if (folder / ADAPTERS).exists():
         parameters = trainer.policy.trainable_parameters()
         with torch.no_grad():
             for name, value in load_tensors(folder / ADAPTERS).items():
                 parameters[name].copy_(value)
     trainer.updater.optimizer.load_state_dict(load_tensors(folder / "optimizer.safetensors"))
-    buffer = type(trainer.sources.buffer).load(folder / "buffer")
-    trainer.sources.buffer.load_state_dict(buffer.state_dict())
+    trainer.sources.buffer.load_state_dict(storage.load_state(folder / "buffer"))
     trainer.sources.stream.load_state_dict(state["stream"])
     trainer.gate.load_state_dict(state["gate"])
     trainer.finished_steps = state["step"]

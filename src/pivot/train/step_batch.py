@@ -48,7 +48,9 @@ class StepBatch:
     def minibatch_B(self) -> Tensor:
         """Which minibatch a row belongs to."""
         num_responses = self.rewards_PG.shape[1]
-        return torch.arange(self.rewards_PG.shape[0]).repeat_interleave(num_responses) // self.minibatch_groups
+        return (
+            torch.arange(self.rewards_PG.shape[0]).repeat_interleave(num_responses) // self.minibatch_groups
+        )
 
     def minibatches(self) -> Iterator[range]:
         """The groups of each update."""

@@ -12,9 +12,9 @@ from pivot.method import Allocation, Method, TokenScores, allocate_advantage
 from pivot.policy.encoding import EncodedPrompt, UnreadablePrompt
 from pivot.policy.policy import Policy
 from pivot.rollout import Sampling, sample_responses
+from pivot.tasks.judge import Judge
 from pivot.train.anchors import AnchorScores, AnchorSelector
 from pivot.train.clock import PhaseClock
-from pivot.tasks.judge import Judge
 from pivot.train.scoring import Scorer
 from pivot.train.selection import Selection, Sources, Visit
 from pivot.train.step_batch import StepBatch, build_batch, shuffled, with_experience
@@ -139,7 +139,9 @@ class Trainer:
     def _verify(self, groups: Sequence[RolloutGroup]) -> None:
         with self.clock.phase("verify"):
             rows = [(group.prompt, response) for group in groups for response in group.responses]
-            rewards = self.judge.judge([prompt for prompt, _ in rows], [response.text for _, response in rows])
+            rewards = self.judge.judge(
+                [prompt for prompt, _ in rows], [response.text for _, response in rows]
+            )
             for (_, response), reward in zip(rows, rewards, strict=True):
                 response.reward = reward
 
@@ -224,4 +226,3 @@ def _solved_ratio(groups: Sequence[RolloutGroup]) -> float:
     """Share of correct responses among all rollouts of the step, before filtering."""
     flags = [accuracy > 0.5 for group in groups for accuracy in group.accuracies]
     return sum(flags) / len(flags) if flags else 0.0
-

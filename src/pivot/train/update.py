@@ -138,7 +138,7 @@ class _Rows:
             policy_mask_BT=need(allocation.policy_mask_BT),
             group_advantage_B=need(allocation.group_advantage_B),
             correct_B=need(batch.correct_B),
-            entropy_BT=None if found is None or found.entropy_BT is None else found.entropy_BT[is_response],
+            entropy_BT=None if found is None else found.entropy_BT[is_response],
             corrupted_logprobs_BT=pick(batch.corrupted_logprobs_BT),
             reference_logprobs_BT=pick(batch.reference_logprobs_BT),
             anchor_logprob_B=pick(batch.anchor_logprob_B),

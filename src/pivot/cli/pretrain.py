@@ -130,11 +130,16 @@ def _progress(console: Console) -> Progress:
     )
 
 
-def measure(folder: Path, num_prompts: int, num_samples: int) -> dict[str, Any]:
+def measure(
+    folder: Path,
+    num_prompts: int,
+    num_samples: int,
+    conditions: Sequence[figures.Condition] = figures.CONDITIONS,
+) -> dict[str, Any]:
     """Sampled figures of a checkpoint's folder: {"samples": ..., "conditions": {...}}."""
     policy = load_policy(str(folder))
     sampler = _Sampler(policy, num_samples)
-    return {"samples": num_samples, "conditions": figures.measure(sampler, num_prompts)}
+    return {"samples": num_samples, "conditions": figures.measure(sampler, num_prompts, conditions)}
 
 
 @dataclass(frozen=True)

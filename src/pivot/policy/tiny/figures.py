@@ -39,13 +39,15 @@ CONDITIONS = (
 DEFAULT_PROMPTS, DEFAULT_SAMPLES = 300, 8
 
 
-def measure(sample: Sample, num_prompts: int = DEFAULT_PROMPTS) -> dict[str, Any]:
-    """The figures of every condition over the first prompts of its split.
+def measure(
+    sample: Sample, num_prompts: int = DEFAULT_PROMPTS, conditions: Sequence[Condition] = CONDITIONS
+) -> dict[str, Any]:
+    """The figures of each condition over the first prompts of its split.
 
     Example:
         {"test": {"accuracy": 0.41, "format": 0.99, "mixed": 0.8, "tasks": {"angle": 0.38, ...}}, ...}
     """
-    return {condition.name: _figures(sample, condition, num_prompts) for condition in CONDITIONS}
+    return {condition.name: _figures(sample, condition, num_prompts) for condition in conditions}
 
 
 def _figures(sample: Sample, condition: Condition, num_prompts: int) -> dict[str, Any]:

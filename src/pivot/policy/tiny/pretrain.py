@@ -35,8 +35,8 @@ class Start:
 
 
 STARTS = {
-    "easy": Start(leaves_at=1.0, habit_share=0.06, habits=Habits((0.1, 0.3, 0.5), misperceive=0.3)),
-    "hard": Start(leaves_at=0.5, habit_share=0.06, habits=Habits((0.1, 0.3, 0.5), misperceive=0.3)),
+    "easy": Start(leaves_at=1.0, habit_share=0.05, habits=Habits((0.1, 0.3, 0.5), misperceive=0.25)),
+    "hard": Start(leaves_at=9 / 16, habit_share=0.05, habits=Habits((0.1, 0.3, 0.5), misperceive=0.2)),
 }
 
 
@@ -51,7 +51,7 @@ class Plan:
     skill_steps: int = SKILL_STEPS
     batch_size: int = 32
     skill_lr: float = 2e-3
-    habit_lr: float = 5e-4
+    habit_lr: float = 3e-4
     warmup_steps: int = 100
     decay_from: float = 0.55
     """Share of the first phase after which its learning rate falls linearly to almost zero."""

@@ -1,7 +1,7 @@
 """Angle chase: a triangle with two angles written in and the third marked x.
 
 Levels: 1 multiples of ten; 2 multiples of five; 3 the difference between x and another angle.
-Out of domain: the apex leans to one side and the ink is coloured.
+Out of domain: the apex leans further to one side and the ink is coloured.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class AngleScene(Scene):
         labels.insert(unknown, "x")
         picture = Triangle(
             labels=(labels[0], labels[1], labels[2]),
-            apex_x=rng.choice((32, 34, 50, 52)) if ood else rng.randint(39, 45),
+            apex_x=rng.choice((37, 38, 46, 47)) if ood else rng.randint(39, 45),
             shift=(rng.randint(-1, 1), rng.randint(-2, 2)),
             ink=rng.choice((NAVY, PINE, BROWN)) if ood else BLACK,
         )

@@ -1,7 +1,7 @@
 """Bar-chart arithmetic: read the bars that are asked for, then add or subtract.
 
 Levels: 1 the sum of two bars; 2 the difference of two; 3 the sum of three.
-Out of domain: thin bars of one dark colour, moved to the left, without the pale grid lines.
+Out of domain: thin bars of one dark colour, without the pale grid lines.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class BarsScene(Scene):
             heights=(heights[0], heights[1], heights[2], heights[3]),
             inks=(dark, dark, dark, dark) if ood else (inks[0], inks[1], inks[2], inks[3]),
             width=rng.choice((6, 7)) if ood else rng.choice((11, 12, 13)),
-            left=rng.choice((14, 15)) if ood else rng.randint(16, 18),
+            left=rng.randint(16, 18),
             grid=not ood,
         )
         asked = tuple(rng.sample(range(len(NAMES)), 3 if level == 3 else 2))

@@ -68,7 +68,7 @@ class ClockScene(Scene):
         picture = Dial(
             hour=rng.randint(1, 12),
             mark=rng.randint(1, 12) if level == 1 else rng.randint(1, 11),
-            centre=(rng.randint(39, 45), rng.randint(39, 45))
+            centre=(rng.randint(40, 44), rng.randint(40, 44))
             if ood
             else (rng.randint(41, 43), rng.randint(41, 43)),
             radius=rng.randint(34, 36) if ood else rng.randint(38, 40),

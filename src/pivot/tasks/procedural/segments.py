@@ -1,7 +1,7 @@
 """Labelled segments: the points A, B, C, D on a line with lengths written over the pieces.
 
 Levels: 1 the sum of two neighbouring pieces; 2 all three pieces; 3 the last piece from the whole.
-Out of domain: coloured ink, the line lower, and in a quarter of the problems the lengths under it.
+Out of domain: coloured ink, the line somewhat lower, in a quarter of the problems the lengths under it.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class SegmentsScene(Scene):
         picture = Line(
             labels=(labels[0], labels[1], labels[2]),
             whole=str(sum(lengths)) if level == 3 else "",
-            y=rng.randint(34, 36) if ood else rng.randint(30, 34),
+            y=rng.randint(32, 35) if ood else rng.randint(30, 34),
             shift=rng.randint(-2, 2),
             over=not ood or rng.random() < 0.75,
             ink=rng.choice((NAVY, PINE, BROWN)) if ood else BLACK,

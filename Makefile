@@ -43,6 +43,8 @@ format: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks.head
+	$(BIN)/python -m benchmarks.verifier
+	$(BIN)/python -m benchmarks.buffer
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .ruff_cache

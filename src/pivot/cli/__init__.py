@@ -45,6 +45,9 @@ def main(argv: list[str] | None = None) -> int:
     except UserError as mistake:
         print(f"pivot {args.command}: {mistake}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print(f"pivot {args.command}: interrupted", file=sys.stderr)
+        return 130
     except BrokenPipeError:
         # The reader of a pipe went away (`pivot ... | head`): that is not an error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -52,7 +55,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _parser(argv: list[str]) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="pivot", description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = argparse.ArgumentParser(prog="pivot", description="Visually grounded RLVR for VLMs.")
     parser.add_argument("--version", action="version", version=f"pivot {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     asked = next((word for word in argv if not word.startswith("-")), None)

@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
         print(describe())
         return 0
     from pivot.train import loop
-    from pivot.train.run_folder import holds_run
+    from pivot.train.run_folder import has_progress
 
     if args.resume is not None:
         if args.settings or args.out:
@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
             args.settings.insert(0, f"reward.function={args.reward}")
         config = options.from_arguments(args, default_recipe="tiny")
         out = args.out or Path("runs") / f"{config.recipe}-{config.method.name}-{config.train.seed}"
-        resuming = args.keep_going and holds_run(out)
+        resuming = args.keep_going and has_progress(out)
     if resuming and _status(out) == "finished":
         print(f"{out} is finished.")
         _show_end(out, report=not args.no_report)

@@ -71,6 +71,10 @@ def resume(out: Path, *, quiet: bool = False) -> RunResult:
         return _Run(config, folder, start, quiet).go()
 
 
+class _Stopped(BaseException):
+    """A signal came while there was nothing to finish."""
+
+
 class _Run:
     """The parts of a run and the order in which they act."""
 
@@ -81,8 +85,10 @@ class _Run:
         self.store = CheckpointStore(folder.path, config.checkpoint.keep_last)
         self.stop_signal: signal.Signals | None = None
         self.bad_updates = 0
-        self.score: float | None = None
-        self.saved_step = start.step if start else 0
+        self.scores: dict[int, float] = {}
+        """Validation accuracy by step."""
+        self.stepping = False
+        self.finished_steps = self.saved_step = start.step if start else 0
 
     def go(self) -> RunResult:
         """Set up, train, and leave the folder with a status whatever happens."""
@@ -94,6 +100,11 @@ class _Run:
                 judge = assembly.build_judge(self.config)
                 stack.callback(judge.close)
                 finished = self._train(judge, stack)
+        except _Stopped:
+            finished = False
+        except KeyboardInterrupt:
+            self.folder.update_status(status="stopped", reason="interrupted twice")
+            raise
         except BaseException as error:
             reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
             with suppress(UserError):  # a full disk must not hide what went wrong
@@ -101,7 +112,7 @@ class _Run:
             raise
         reason = None if finished else self.stop_signal.name if self.stop_signal else "stopped"
         self.folder.update_status(status="finished" if finished else "stopped", reason=reason)
-        return RunResult(self.folder.path, self.trainer.finished_steps, finished)
+        return RunResult(self.folder.path, self.finished_steps, finished)
 
     def _train(self, judge: Judge, stack: ExitStack) -> bool:
         config = self.config
@@ -118,21 +129,24 @@ class _Run:
         for sink in sinks:
             stack.callback(sink.close)
         if self.start:
-            self.score = load_state(self.trainer, self.start.path).get("score")
+            load_state(self.trainer, self.start.path)
             self.progress.say(f"going on after step {self.trainer.finished_steps} of {config.train.steps}")
         elif sets:
             add_scores(self._scores, evaluation.table(policy, sets, "before"))
         self._announce(prompts)
         self.progress.begin_steps()
-        while self.trainer.finished_steps < config.train.steps and self.stop_signal is None:
+        while self.finished_steps < config.train.steps and self.stop_signal is None:
+            self.stepping = True
             row = self._step(evaluation, watched)
+            self.finished_steps = self.trainer.finished_steps
             for sink in sinks:
                 sink.write(int(row["step"]), row)
-        finished = self.trainer.finished_steps >= config.train.steps
+        if self.finished_steps > self.saved_step:
+            self._save()
+        self.stepping = False
+        finished = self.finished_steps >= config.train.steps
         if finished and sets:
             add_scores(self._scores, evaluation.table(policy, sets, "after"))
-        elif not finished and self.trainer.finished_steps > self.saved_step:
-            self._save()
         return finished
 
     @property
@@ -171,7 +185,7 @@ class _Run:
         row |= times | machine_metrics(times, row["rollout/tokens"])
         if watched and (outcome.step % config.eval.every == 0 or outcome.step == config.train.steps):
             row |= evaluation.validate(trainer.policy, watched)
-            self.score = row["eval/accuracy"]
+            self.scores[outcome.step] = row["eval/accuracy"]
         self._write(outcome, row)
         self._guard(outcome)
         if outcome.step % config.checkpoint.every == 0 or outcome.step == config.train.steps:
@@ -210,22 +224,23 @@ class _Run:
             )
 
     def _save(self) -> None:
-        trainer = self.trainer
-        self.store.save(
-            trainer.finished_steps,
-            lambda folder: save_state(trainer, folder, {"score": self.score}),
-            score=self.score,
-        )
-        self.saved_step = trainer.finished_steps
+        trainer, step = self.trainer, self.trainer.finished_steps
+        self.store.save(step, lambda folder: save_state(trainer, folder), score=self.scores.get(step))
+        self.saved_step = step
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """SIGINT and SIGTERM end the run after the step, with a checkpoint; a second SIGINT ends it at once."""
+        """SIGINT and SIGTERM end the run after the step, with a checkpoint; a second SIGINT ends it at once.
+
+        Between steps, while something is loaded or evaluated, there is nothing to lose and it ends at once too.
+        """
 
         def stop(number: int, _: object) -> None:
             if self.stop_signal is not None and number == signal.SIGINT:
                 raise KeyboardInterrupt
             self.stop_signal = signal.Signals(number)
+            if not self.stepping:
+                raise _Stopped
             self.progress.say(
                 f"{self.stop_signal.name}: finishing this step, then saving (again to leave at once)"
             )

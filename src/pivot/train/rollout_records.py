@@ -86,7 +86,8 @@ class _Writer:
             "advantage_final": allocation.advantage_BT,
         }
         return {
-            "text": response.text,
+            "text": response.text
+            or self.policy.tokenizer.decode(response.token_ids_T, skip_special_tokens=True),
             "tokens": self._tokens(response.token_ids_T),
             "correct": reward.correct,
             "format": reward.format > 0.5,

@@ -47,7 +47,7 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path, *, sync: bool = True) -> RunFolder:
-        """A new run's folder; one that already holds a run is refused.
+        """A new run's folder; one whose run has got anywhere is refused, one that failed at its start is not.
 
         Args:
             sync: wait for the disk after every appended row. Without it a power failure, though not a killed
@@ -56,7 +56,7 @@ class RunFolder:
         with disk_errors(path):
             path.mkdir(parents=True, exist_ok=True)
         run = cls(path, sync=sync)
-        if holds_run(path):
+        if has_progress(path):
             run.close()
             raise UserError(
                 f"{path} already holds a run; go on with --resume {path} or choose another --out."
@@ -121,6 +121,11 @@ class RunFolder:
 def holds_run(path: Path) -> bool:
     """Whether a run was ever started in `path`."""
     return (path / "config.json").is_file()
+
+
+def has_progress(path: Path) -> bool:
+    """Whether a run in `path` has finished a step."""
+    return holds_run(path) and ((path / "metrics.jsonl").exists() or (path / "checkpoints").exists())
 
 
 def _acquire(path: Path) -> int:

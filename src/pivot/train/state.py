@@ -19,7 +19,7 @@ VERSION = 1
 ADAPTERS = "adapters.safetensors"
 
 
-def save_state(trainer: Trainer, folder: Path, extra: dict[str, Any]) -> None:
+def save_state(trainer: Trainer, folder: Path) -> None:
     """Everything that the next step depends on. Draws hang on (seed, step, prompt), so there is no random state
     but the buffer's own."""
     save_policy(trainer.policy, folder / "model")
@@ -38,12 +38,11 @@ def save_state(trainer: Trainer, folder: Path, extra: dict[str, Any]) -> None:
             "step": trainer.finished_steps,
             "stream": trainer.sources.stream.state_dict(),
             "gate": trainer.gate.state_dict(),
-            **extra,
         },
     )
 
 
-def load_state(trainer: Trainer, folder: Path) -> dict[str, Any]:
+def load_state(trainer: Trainer, folder: Path) -> None:
     """Put a checkpoint's state into a trainer whose policy was loaded from `weights_path`."""
     state = _read_json(folder / "state.json")
     if state.get("version") != VERSION:
@@ -60,7 +59,6 @@ def load_state(trainer: Trainer, folder: Path) -> dict[str, Any]:
     trainer.sources.stream.load_state_dict(state["stream"])
     trainer.gate.load_state_dict(state["gate"])
     trainer.finished_steps = state["step"]
-    return state
 
 
 def weights_path(folder: Path, lora: bool) -> str | None:

@@ -1,0 +1,71 @@
+"""`pivot train` as a person types it; whole runs are in tests/train."""
+
+import json
+
+import pytest
+
+from pivot.cli import main
+
+SMALL = ["--steps", "1", "--quiet", "--no-report"]
+for setting in ("train.prompts_per_step=4", "train.minibatch_prompts=2", "rollout.responses=4", "data.size=8",
+                "rollout.max_tokens=48", "eval.every=0", "eval.final_prompts=4", "eval.final_samples=2"):  # fmt: skip
+    SMALL += ["--set", setting]
+
+
+def test_a_run_ends_with_a_table_and_can_be_shown_again(tmp_path, capsys):
+    out = tmp_path / "run"
+    assert main(["train", "--recipe", "tiny", "--method", "vaa", "--out", str(out), *SMALL]) == 0
+    shown = capsys.readouterr().out
+    assert "tiny-test" in shown
+    assert "tiny-ood" in shown
+    assert str(out / "checkpoints" / "step-1" / "model") in shown
+    assert json.loads((out / "config.json").read_text())["method"]["name"] == "vaa"
+    before = (out / "metrics.jsonl").read_bytes()
+    assert main(["train", "--recipe", "tiny", "--out", str(out), "--continue", "--no-report"]) == 0
+    assert "is finished" in capsys.readouterr().out
+    assert (out / "metrics.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--set", "train.learning_rate=1"], "train.lr"),
+        (["--set", "train.lr=fast"], "train.lr"),
+        (["--method", "dapoo"], "dapo"),
+        (["--recipe", "geo3k"], "nearest is geo3k"),
+        (["--model", "/no/such/folder"], "cannot load the model"),
+        (["--data", "/no/such/file.jsonl"], "/no/such/file.jsonl"),
+        (["--set", "train.minibatch_prompts=64"], "minibatch_prompts"),
+        (["--resume", "/no/such/run"], "holds no run"),
+        (["--resume", "/no/such/run", "--set", "train.lr=1"], "leave out --set"),
+        (["--reward", "nowhere:f"], "cannot import 'nowhere'"),
+    ],
+)
+def test_a_mistake_is_one_sentence(tmp_path, capsys, monkeypatch, arguments, sentence):
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "--quiet", *arguments]) == 2
+    captured = capsys.readouterr()
+    assert sentence in captured.err
+    assert captured.err.startswith("pivot train: ")
+    assert "Traceback" not in captured.err
+    assert captured.err.count("\n") == 1
+
+
+def test_a_folder_whose_run_got_somewhere_is_not_overwritten(tmp_path, capsys):
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n')
+    assert main(["train", "--recipe", "tiny", "--out", str(tmp_path), *SMALL]) == 2
+    assert "already holds a run" in capsys.readouterr().err
+
+
+def test_a_start_that_failed_does_not_block_its_folder(tmp_path, capsys):
+    out = ["--out", str(tmp_path / "run")]
+    assert main(["train", "--recipe", "tiny", "--model", "/no/such/folder", *out, *SMALL]) == 2
+    assert main(["train", "--recipe", "tiny", *out, *SMALL, "--set", "eval.final_prompts=0"]) == 0
+
+
+def test_every_setting_is_explained(capsys):
+    assert main(["train", "--help-config"]) == 0
+    shown = capsys.readouterr().out
+    for name in ("prompts_per_step", "anchor_coef", "micro_batch_tokens", "bad_rows"):
+        assert name in shown

@@ -36,10 +36,16 @@ def test_a_new_run_and_its_files(tmp_path):
 
 
 def test_a_folder_with_a_run_is_not_overwritten(tmp_path):
-    started(tmp_path).close()
+    with started(tmp_path) as run:
+        run.append_metrics({"step": 1})
     with pytest.raises(UserError, match="already holds a run; go on with --resume"):
         RunFolder.create(tmp_path)
     RunFolder.open(tmp_path).close()
+
+
+def test_a_run_that_failed_at_its_start_is_no_obstacle(tmp_path):
+    started(tmp_path).close()
+    RunFolder.create(tmp_path).close()
 
 
 def test_a_folder_without_a_run_is_not_resumed(tmp_path):
@@ -78,9 +84,8 @@ from pathlib import Path
 from pivot.train.run_folder import RunFolder
 run = RunFolder.create(Path(sys.argv[1]))
 run.write_config({})
-child = os.fork()
-if child:
-    print(child, flush=True)
+if os.fork() == 0:  # by then the child has let go of the lock
+    print(os.getpid(), flush=True)
 time.sleep(60)
 """
 

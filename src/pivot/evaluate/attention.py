@@ -1,0 +1,157 @@
+"""How much attention response tokens give to image tokens, layer by layer (Appendix "Layer-wise Attention Analysis").
+
+The attention weights of all layers at once are [layers, heads, L, L]: 118 GB in float32 for 6,144 tokens of a 7B model.
+Here every layer runs its usual fused attention, and beside it the weights of the response's queries are computed a
+few at a time and summed over the image's keys at once. Nothing larger than [heads, chunk, L] exists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from pivot.errors import UserError
+from pivot.policy.encoding import EncodedPrompt
+from pivot.policy.policy import Policy
+from pivot.policy.rows import Unit
+from pivot.rollout import Sampling, sample_responses
+from pivot.types import Prompt
+
+CHUNK_QUERIES = 128
+"""Response tokens whose weights exist at the same time: 88 MB a tensor for 28 heads and 6,144 keys."""
+BOOTSTRAP_DRAWS = 2000
+_PROMPTS_AT_ONCE = 64
+_INTERFACE = "pivot_image_mass"
+
+
+@dataclass(frozen=True)
+class ImageAttention:
+    """The attention mass on image tokens of one model's own responses.
+
+    Example:
+        ImageAttention("tiny", ("angle/test/0",), np.array([[0.31, 0.12, 0.08, 0.10]]))
+    """
+
+    model: str
+    prompt_ids: tuple[str, ...]
+    mass_PN: np.ndarray
+    """[prompts, layers]: mean over heads, over the tokens of a response and over a prompt's responses."""
+
+    @property
+    def mean_N(self) -> np.ndarray:
+        """Mean over prompts, a number a layer."""
+        return self.mass_PN.mean(axis=0)
+
+    def interval(self, level: float = 0.95, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+        """Lower and upper end of a percentile bootstrap over prompts, each [layers]."""
+        generator = np.random.default_rng(seed)
+        num_prompts = len(self.mass_PN)
+        drawn = generator.integers(num_prompts, size=(BOOTSTRAP_DRAWS, num_prompts))
+        means = np.stack([self.mass_PN[indices].mean(axis=0) for indices in drawn])
+        low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2], axis=0)
+        return low, high
+
+
+def measure(
+    policy: Policy,
+    prompts: Sequence[Prompt],
+    name: str,
+    *,
+    num_samples: int = 1,
+    sampling: Sampling | None = None,
+    seed: int = 0,
+) -> ImageAttention:
+    """Sample the model's own responses to prompts with images, and look where they look."""
+    if not prompts or not all(prompt.images for prompt in prompts):
+        raise UserError("attention to image tokens needs prompts with images: leave out those without.")
+    sampling = sampling or Sampling()
+    mass_P: list[Tensor] = []
+    for start in range(0, len(prompts), _PROMPTS_AT_ONCE):
+        encoded = [policy.encoder.encode(prompt) for prompt in prompts[start : start + _PROMPTS_AT_ONCE]]
+        drawn = dict(sample_responses(policy, encoded, num_samples, sampling, key=(seed, "attention")))
+        for index, prompt in enumerate(encoded):
+            unit = Unit(prompt, [response.token_ids_T for response in drawn[index]])
+            mass_P.append(response_mass(policy, unit).mean(dim=0))
+        policy.forget_features()
+    return ImageAttention(name, tuple(prompt.id for prompt in prompts), torch.stack(mass_P).numpy())
+
+
+@torch.no_grad()
+def response_mass(policy: Policy, unit: Unit, *, chunk_queries: int = CHUNK_QUERIES) -> Tensor:
+    """Attention mass of each response's tokens on the prompt's image tokens, [responses, layers] on the CPU.
+
+    mass = mean over heads and response tokens of the sum of softmax weights over image tokens; 0 without images.
+    Responses go through the model one by one, in rows without padding.
+    """
+    return torch.stack([_one_response(policy, unit.prompt, y, chunk_queries) for y in unit.responses])
+
+
+def _one_response(policy: Policy, prompt: EncodedPrompt, response_T: Tensor, chunk_queries: int) -> Tensor:
+    assert len(response_T) > 0, "a response has at least one token"
+    ids_1L = torch.cat([prompt.input_ids_L, response_T])[None].to(policy.device)
+    following = prompt.next_position + torch.arange(len(response_T)).expand(3, -1)
+    position_ids_31L = torch.cat([prompt.position_ids_3L, following], dim=1)[:, None].to(policy.device)
+    inputs = policy.embed(ids_1L, policy.features([prompt]))
+    is_image_L = ids_1L[0] == policy.encoder.image_token_id
+    watcher = _MassWatcher(is_image_L, len(prompt), chunk_queries)
+    with _watching(policy, watcher):
+        # Without a mask the rows are causal, which sdpa does without a [L, L] tensor.
+        policy.hidden(inputs, position_ids_31L, None)
+    return torch.stack(watcher.mass)
+
+
+class _MassWatcher:
+    """An attention function that gives sdpa's result and keeps the mass of one row's response on its images."""
+
+    def __init__(self, is_image_L: Tensor, first_query: int, chunk_queries: int) -> None:
+        self.is_image_L, self.first_query, self.chunk_queries = is_image_L, first_query, chunk_queries
+        self.mass: list[Tensor] = []
+        """Mean over heads and response tokens, a number a layer in the order in which they run."""
+
+    def __call__(
+        self,
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor | None,
+        scaling: float,
+        **options: object,
+    ) -> tuple[Tensor, Tensor | None]:
+        """query [1, heads, L, d]; key and value [1, key heads, L, d], each shared by some query heads."""
+        self.mass.append(self._mean_mass(query[0], key[0], scaling))
+        usual = ALL_ATTENTION_FUNCTIONS["sdpa"]
+        return usual(module, query, key, value, attention_mask, scaling=scaling, **options)
+
+    def _mean_mass(self, query_HLd: Tensor, key_KLd: Tensor, scaling: float) -> Tensor:
+        num_heads, length, size = query_HLd.shape
+        grouped_KGLd = query_HLd.view(len(key_KLd), -1, length, size)
+        key_KdL = key_KLd.float().transpose(1, 2)[:, None]
+        positions_L = torch.arange(length, device=query_HLd.device)
+        total = torch.zeros((), dtype=torch.float64)
+        for positions_C in positions_L[self.first_query :].split(self.chunk_queries):
+            scores_KGCL = scaling * (grouped_KGLd[:, :, positions_C].float() @ key_KdL)
+            later_CL = positions_L > positions_C[:, None]
+            weights_KGCL = scores_KGCL.masked_fill(later_CL, -torch.inf).softmax(dim=-1)
+            total += weights_KGCL[..., self.is_image_L].sum(dtype=torch.float64).cpu()
+        return total / (num_heads * (length - self.first_query))
+
+
+@contextmanager
+def _watching(policy: Policy, watcher: _MassWatcher) -> Iterator[None]:
+    """The language model's layers call the watcher; afterwards all is as it was."""
+    config = policy.model.model.language_model.config
+    before = config._attn_implementation
+    ALL_ATTENTION_FUNCTIONS[_INTERFACE] = watcher
+    config._attn_implementation = _INTERFACE
+    try:
+        yield
+    finally:
+        config._attn_implementation = before
+        del ALL_ATTENTION_FUNCTIONS[_INTERFACE]

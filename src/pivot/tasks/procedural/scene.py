@@ -38,7 +38,7 @@ class Scene(ABC):
     """One problem of a task: a picture and what is asked about it.
 
     A task is a subclass. Its class variables hold the language prior: the typical answer of a level is
-    right in about three in-domain problems of ten, so guessing it pays often but not reliably.
+    made right in three in-domain problems of ten, so guessing it pays often but not reliably.
     """
 
     picture: Picture

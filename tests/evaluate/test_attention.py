@@ -126,6 +126,7 @@ def test_measure_averages_each_prompts_own_responses(policy):
     assert found.mass_PN.shape == (3, policy.model.config.text_config.num_hidden_layers)
     np.testing.assert_allclose(found.mass_PN, again.mass_PN[::-1], atol=1e-6)
     assert ((found.mass_PN > 0) & (found.mass_PN < 1)).all()
+    assert ((found.num_tokens_P >= 1) & (found.num_tokens_P <= 12)).all()
 
 
 def test_measure_refuses_prompts_without_images(policy):
@@ -136,7 +137,7 @@ def test_measure_refuses_prompts_without_images(policy):
 def test_the_interval_is_a_bootstrap_over_prompts():
     generator = np.random.default_rng(1)
     mass_PN = np.stack([generator.normal(0.3, 0.05, 400), np.full(400, 0.1)], axis=1)
-    measured = ImageAttention("m", tuple(map(str, range(400))), mass_PN)
+    measured = ImageAttention("m", tuple(map(str, range(400))), mass_PN, np.ones(400))
     low, high = measured.interval()
     # The standard error of the mean is 0.05 / 20; 1.96 of them, to within the bootstrap's own noise.
     error = 1.96 * mass_PN[:, 0].std() / 20

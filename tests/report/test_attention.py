@@ -15,7 +15,7 @@ def study():
     generator = np.random.default_rng(0)
     ids = tuple(f"angle/test/{i}" for i in range(9))
     models = [
-        ImageAttention(name, ids, generator.uniform(0.05, 0.2, (9, layers)))
+        ImageAttention(name, ids, generator.uniform(0.05, 0.2, (9, layers)), np.arange(9.0))
         for name, layers in (("base", 28), ("<b>pivot</b> & co", 36))
     ]
     return AttentionStudy("tiny", 1, models)
@@ -37,6 +37,7 @@ def test_the_numbers_are_the_measured_ones(study, tmp_path):
         low, high = measured.interval()
         assert told["model"] == measured.model
         assert told["prompts"] == 9
+        assert told["response_tokens"] == 4.0
         np.testing.assert_allclose(told["mean"], measured.mean_N, atol=1e-6)
         np.testing.assert_allclose(told["low"], low, atol=1e-6)
         np.testing.assert_allclose(told["high"], high, atol=1e-6)

@@ -72,7 +72,8 @@ def run(args: argparse.Namespace) -> int:
     for name in args.models:
         policy = load_policy(name, options)
         found = measure(policy, prompts, name, num_samples=args.samples, sampling=sampling, seed=args.seed)
-        print(f"{name}: " + "  ".join(f"{mass:.1%}" for mass in found.mean_N))
+        layers = "  ".join(f"{mass:.1%}" for mass in found.mean_N)
+        print(f"{name}: {layers}  ({found.num_tokens_P.mean():.0f} tokens a response)")
         measured.append(found)
     data = args.data if args.split is None else f"{args.data}, {args.split}"
     for path in write_attention(AttentionStudy(data, args.samples, measured), args.out):

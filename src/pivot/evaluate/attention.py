@@ -35,13 +35,15 @@ class ImageAttention:
     """The attention mass on image tokens of one model's own responses.
 
     Example:
-        ImageAttention("tiny", ("angle/test/0",), np.array([[0.31, 0.12, 0.08, 0.10]]))
+        ImageAttention("tiny", ("angle/test/0",), np.array([[0.09, 0.08, 0.11]]), np.array([41.0]))
     """
 
     model: str
     prompt_ids: tuple[str, ...]
     mass_PN: np.ndarray
     """[prompts, layers]: mean over heads, over the tokens of a response and over a prompt's responses."""
+    num_tokens_P: np.ndarray
+    """Mean length of a prompt's responses: the longer one is, the more text there is to look at instead."""
 
     @property
     def mean_N(self) -> np.ndarray:
@@ -72,14 +74,17 @@ def measure(
         raise UserError("attention to image tokens needs prompts with images: leave out those without.")
     sampling = sampling or Sampling()
     mass_P: list[Tensor] = []
+    num_tokens_P: list[float] = []
     for start in range(0, len(prompts), _PROMPTS_AT_ONCE):
         encoded = [policy.encoder.encode(prompt) for prompt in prompts[start : start + _PROMPTS_AT_ONCE]]
         drawn = dict(sample_responses(policy, encoded, num_samples, sampling, key=(seed, "attention")))
         for index, prompt in enumerate(encoded):
             unit = Unit(prompt, [response.token_ids_T for response in drawn[index]])
             mass_P.append(response_mass(policy, unit).mean(dim=0))
+            num_tokens_P.append(sum(map(len, unit.responses)) / num_samples)
         policy.forget_features()
-    return ImageAttention(name, tuple(prompt.id for prompt in prompts), torch.stack(mass_P).numpy())
+    ids = tuple(prompt.id for prompt in prompts)
+    return ImageAttention(name, ids, torch.stack(mass_P).numpy(), np.array(num_tokens_P))
 
 
 @torch.no_grad()

@@ -46,7 +46,7 @@ def write_attention(study: AttentionStudy, folder: Path) -> list[Path]:
 
 
 def study_numbers(study: AttentionStudy) -> dict[str, Any]:
-    """The content of `attention.json`: means and intervals a layer, and each prompt's mass."""
+    """The content of `attention.json`: means and intervals a layer, mean response length, each prompt's mass."""
     return {
         "data": study.data,
         "samples": study.num_samples,
@@ -61,6 +61,7 @@ def _model_numbers(measured: ImageAttention) -> dict[str, Any]:
     return {
         "model": measured.model,
         "prompts": len(measured.prompt_ids),
+        "response_tokens": round(float(measured.num_tokens_P.mean()), 2),
         "mean": _rounded(measured.mean_N),
         "low": _rounded(low_N),
         "high": _rounded(high_N),

@@ -1,6 +1,8 @@
 """Equivalences through the real loop: real model, real rollouts, real verifier."""
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -147,3 +149,13 @@ def test_training_scores_of_a_replayed_group_never_include_its_anchor(small_conf
         expected = (rewards - rewards.mean()) / (rewards.std() + 1e-6)
         torch.testing.assert_close(outcome.allocation.group_advantage_B[4 * g : 4 * g + 4], expected)
         assert (group.anchor is not None) == group.replayed
+
+
+@pytest.mark.parametrize("method", ["pivot", "papo", "off-sft-vaa", "pivot-grpo"])
+def test_every_metric_is_explained(tmp_path, small_config, method):
+    page = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
+    explained = set(re.findall(r"`([a-z_]+(?:/[a-z0-9_]+)?)`", page.read_text()))
+    config = small_config(method, "train.steps=2", "method.warmup_share=0", "eval.every=1")
+    train(config, tmp_path / "run", quiet=True)
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert set().union(*rows) <= explained

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from pivot.policy.corruption import Corruption, Corruptor
 from pivot.policy.policy import Policy
@@ -11,9 +12,59 @@ from pivot.rollout import Sampling, sample_responses
 from pivot.tasks.judge import Judge
 from pivot.types import Prompt, Response
 
-Track = Callable[[Iterable, str, int], Iterable]
 CHUNK = 64
 """Prompts encoded at once."""
+
+
+@dataclass(frozen=True)
+class Draws:
+    """What is drawn of each prompt.
+
+    Example:
+        Draws(num_samples=8, sampling=Sampling(max_tokens=2048))
+    """
+
+    num_samples: int = 8
+    sampling: Sampling = Sampling()  # noqa: RUF009 - frozen
+    seed: int = 0
+    blank: bool = False
+    """Show grey canvases of the same size instead of the images: how much is language prior."""
+
+
+class Sampler(Protocol):
+    """Whatever draws responses: the policy in this process, or vLLM."""
+
+    def sample(self, prompts: Sequence[Prompt], draws: Draws) -> Iterator[tuple[int, list[Response]]]:
+        """Yield (index of the prompt, its responses) as they finish; every prompt comes once.
+
+        The draws depend on (seed, prompt, sample) alone, so a repeated or resumed evaluation is the same.
+        """
+        ...
+
+    def close(self) -> None: ...
+
+
+class PolicySampler:
+    """The embedded engine: the very code that samples in training."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+
+    def sample(self, prompts: Sequence[Prompt], draws: Draws) -> Iterator[tuple[int, list[Response]]]:
+        policy = self.policy
+        painter = Corruptor(policy.encoder, Corruption(kind="grey"), draws.seed)
+        policy.forget_features()
+        for start in range(0, len(prompts), CHUNK):
+            encoded = [policy.encoder.encode(prompt) for prompt in prompts[start : start + CHUNK]]
+            if draws.blank:
+                encoded = [painter.corrupt(prompt, 0) for prompt in encoded]
+            for index, responses in sample_responses(
+                policy, encoded, draws.num_samples, draws.sampling, key=(draws.seed, "evaluation")
+            ):
+                yield start + index, responses
+            policy.forget_features()
+
+    def close(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -25,31 +76,11 @@ class GradedPrompt:
 
 
 def graded_samples(
-    policy: Policy,
-    prompts: Sequence[Prompt],
-    judge: Judge,
-    *,
-    num_samples: int,
-    sampling: Sampling,
-    seed: int = 0,
-    blank: bool = False,
+    sampler: Sampler, prompts: Sequence[Prompt], judge: Judge, draws: Draws
 ) -> Iterator[GradedPrompt]:
-    """Sample and grade every prompt; `blank` shows grey canvases instead of the images.
-
-    The draws depend on (seed, prompt, sample) alone, so a repeated or resumed evaluation is the same.
-    """
-    painter = Corruptor(policy.encoder, Corruption(kind="grey"), seed)
-    policy.forget_features()
-    for start in range(0, len(prompts), CHUNK):
-        chunk = prompts[start : start + CHUNK]
-        encoded = [policy.encoder.encode(prompt) for prompt in chunk]
-        if blank:
-            encoded = [painter.corrupt(prompt, 0) for prompt in encoded]
-        for index, responses in sample_responses(
-            policy, encoded, num_samples, sampling, key=(seed, "evaluation")
-        ):
-            rewards = judge.judge([chunk[index]] * len(responses), [r.text for r in responses])
-            for response, reward in zip(responses, rewards, strict=True):
-                response.reward = reward
-            yield GradedPrompt(chunk[index], responses)
-        policy.forget_features()
+    """Sample and grade every prompt, in the order in which they finish."""
+    for index, responses in sampler.sample(prompts, draws):
+        rewards = judge.judge([prompts[index]] * len(responses), [r.text for r in responses])
+        for response, reward in zip(responses, rewards, strict=True):
+            response.reward = reward
+        yield GradedPrompt(prompts[index], responses)

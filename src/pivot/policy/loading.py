@@ -7,10 +7,17 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
-from transformers import AutoModelForImageTextToText, AutoTokenizer, PreTrainedModel
+from safetensors import SafetensorError
+from transformers import (
+    AutoConfig,
+    AutoModelForImageTextToText,
+    AutoTokenizer,
+    GenerationConfig,
+    PreTrainedModel,
+)
 from transformers import Qwen2VLImageProcessorPil as ImageProcessor
 from transformers.utils import logging as transformers_logging
 
@@ -49,12 +56,24 @@ def load_policy(name: str, options: ModelOptions | None = None) -> Policy:
     path = resolve_model(name)
     with _quiet_transformers():
         model, tokenizer, processor = _load_parts(path, name, options)
-    limits = {"shortest_edge": options.min_pixels, "longest_edge": options.max_pixels}
-    processor.size = {**dict(processor.size), **{k: v for k, v in limits.items() if v is not None}}
+    _limit_images(processor, options)
     batch_vision_attention(model)
     linear_patch_embedding(model)
     _prepare(model, options)
     model.to(pick_device(options.device))
+    return Policy(model, tokenizer, PromptEncoder(model, tokenizer, processor))
+
+
+def load_outline(folder: Path, options: ModelOptions | None = None) -> Policy:
+    """A policy without weights, for engines that hold the weights themselves: it encodes and knows its tokens."""
+    path = str(folder)
+    with _quiet_transformers(), torch.device("meta"):
+        model = AutoModelForImageTextToText.from_config(AutoConfig.from_pretrained(path))
+        tokenizer = AutoTokenizer.from_pretrained(path)
+        processor = ImageProcessor.from_pretrained(path)
+    if (folder / "generation_config.json").is_file():
+        model.generation_config = GenerationConfig.from_pretrained(path)
+    _limit_images(processor, options or ModelOptions())
     return Policy(model, tokenizer, PromptEncoder(model, tokenizer, processor))
 
 
@@ -69,7 +88,9 @@ def resolve_model(name: str) -> str:
     if steps:
         return str(max(steps, key=lambda d: int(d.name[5:])) / "model")
     if folder.is_dir() and not (folder / "config.json").is_file():
-        raise UserError(f"{name} holds no config.json and no checkpoints; give a model folder or a run's folder")
+        raise UserError(
+            f"{name} holds no config.json and no checkpoints; give a model folder or a run's folder"
+        )
     return str(folder) if folder.is_dir() else name
 
 
@@ -93,13 +114,14 @@ def merged_state(model: PreTrainedModel) -> dict[str, torch.Tensor]:
     """The weights as a plain model has them; low-rank adapters are added onto a copy, the model keeps its own."""
     state = {name: value for name, value in model.state_dict().items() if ".lora_" not in name}
     plain = {name.replace(".base_layer.", "."): value for name, value in state.items()}
-    for name, module in model.named_modules():
+    modules: dict[str, Any] = dict(model.named_modules())
+    for name, module in modules.items():
         if "default" in getattr(module, "lora_A", {}):
             plain[f"{name}.weight"] = plain[f"{name}.weight"] + module.get_delta_weight("default")
     return plain
 
 
-def _load_parts(path: str, name: str, options: ModelOptions):
+def _load_parts(path: str, name: str, options: ModelOptions) -> tuple[Any, Any, Any]:
     trust = {"trust_remote_code": options.trust_remote_code}
     try:
         model = AutoModelForImageTextToText.from_pretrained(
@@ -107,8 +129,8 @@ def _load_parts(path: str, name: str, options: ModelOptions):
         )
         tokenizer = AutoTokenizer.from_pretrained(path, **trust)
         processor = ImageProcessor.from_pretrained(path)
-    except (OSError, ValueError) as cause:
-        reason = str(cause).strip().splitlines()[0]
+    except (OSError, ValueError, RuntimeError, SafetensorError) as cause:
+        reason = str(cause).strip().splitlines()[0].rstrip(".:")
         raise UserError(
             f"cannot load the model {name!r} ({reason}); give a Hugging Face folder, a run's folder, a hub id that "
             "this machine can reach or has cached, or `tiny`"
@@ -116,6 +138,11 @@ def _load_parts(path: str, name: str, options: ModelOptions):
     if model.config.model_type not in FAMILIES:
         raise UserError(f"{name} is a {model.config.model_type} model; expected one of {', '.join(FAMILIES)}")
     return model, tokenizer, processor
+
+
+def _limit_images(processor: ImageProcessor, options: ModelOptions) -> None:
+    limits = {"shortest_edge": options.min_pixels, "longest_edge": options.max_pixels}
+    processor.size = {**dict(processor.size), **{k: v for k, v in limits.items() if v is not None}}
 
 
 def _prepare(model: PreTrainedModel, options: ModelOptions) -> None:
@@ -134,7 +161,9 @@ def _add_adapters(model: PreTrainedModel, rank: int) -> None:
     try:
         from peft import LoraConfig, inject_adapter_in_model
     except ImportError as cause:
-        raise UserError("model.lora_rank needs peft; install it with: pip install 'pivot-rl[lora]'") from cause
+        raise UserError(
+            "model.lora_rank needs peft; install it with: pip install 'pivot-rl[lora]'"
+        ) from cause
     targets = r"model\.language_model\..*\.(q|k|v|o|gate|up|down)_proj"
     inject_adapter_in_model(LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=targets), model)
 

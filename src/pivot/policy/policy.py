@@ -160,7 +160,9 @@ class Policy:
             mask_BT=mask_BT,
             logprobs_BT=_scatter(found.logprobs_N, mask_BT),
             entropy_BT=_scatter(found.entropy_N, mask_BT),
-            corrupted_logprobs_BT=None if corrupted_ND is None else _scatter(found.corrupted_logprobs_N, mask_BT),
+            corrupted_logprobs_BT=None
+            if corrupted_ND is None
+            else _scatter(found.corrupted_logprobs_N, mask_BT),
             divergence_BT=None if corrupted_ND is None else _scatter(found.divergence_N, mask_BT),
         )
 

@@ -1,0 +1,212 @@
+"""`pivot eval --model A [--model B ...] --benchmarks geometry3k,tiny-test`: accuracy@k, resumable."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from pivot.cli import eval_tables
+from pivot.errors import UserError
+from pivot.evaluate.judging import SECOND_LOOK, BenchmarkJudge
+from pivot.evaluate.runner import EvaluationSettings, Evaluator
+from pivot.evaluate.sampling import Draws, PolicySampler, Sampler
+from pivot.evaluate.sets import EvaluationSet, SetOptions, load_sets
+from pivot.evaluate.summary import add_scores
+from pivot.evaluate.target import Target, find_target
+from pivot.policy.loading import ModelOptions, load_policy
+from pivot.rollout import Sampling
+
+INTERRUPTED = 130
+MAX_TOKENS = 2048
+Entry = dict[str, Any]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--model", action="append", required=True, metavar="NAME",
+        help="`tiny`, a run's folder or one of its checkpoints, a Hugging Face folder, a hub id; may be repeated",
+    )  # fmt: skip
+    parser.add_argument(
+        "--benchmarks", required=True, metavar="A,B",
+        help="names of `pivot benchmarks`, tiny-test, tiny-ood, tiny-validation, or a file",
+    )  # fmt: skip
+    parser.add_argument("--samples", type=int, default=8, help="responses a prompt (accuracy@8)")
+    parser.add_argument("--limit", type=int, help="the first N rows of each set")
+    parser.add_argument(
+        "--blank", action="store_true", help="also with blank images: how much is language prior"
+    )
+    parser.add_argument("--grader", choices=list(SECOND_LOOK), help="default: the run's own, else pivot")
+    parser.add_argument(
+        "--path", action="append", default=[], metavar="NAME=FILE", help="a local copy of a set"
+    )
+    parser.add_argument(
+        "--papo-eval", action="store_true", help="take the benchmarks from the PAPO-Eval bundle"
+    )
+    parser.add_argument(
+        "--strict", action="store_true", help="refuse a number of rows other than the known one"
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="default: RUN/eval for a run, else eval/MODEL"
+    )
+    parser.add_argument(
+        "--engine", choices=("embedded", "vllm"), default="embedded", help="what draws the samples"
+    )
+    parser.add_argument("--max-tokens", type=int, help=f"default: the run's own, else {MAX_TOKENS}")
+    parser.add_argument("--temperature", type=float, default=1.0)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--min-pixels", type=int, help="default: the run's own, else the model's files")
+    parser.add_argument("--max-pixels", type=int, help="default: the run's own, else the model's files")
+    parser.add_argument(
+        "--dtype", choices=("float32", "bfloat16"), help="default: the run's or the model's own"
+    )
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1")
+    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+
+
+def run(args: argparse.Namespace) -> int:
+    console = Console()
+    targets = [find_target(name) for name in dict.fromkeys(args.model)]
+    settings = {target.name: settings_for(target, args) for target in targets}
+    names = [name.strip() for name in args.benchmarks.split(",") if name.strip()]
+    sets = load_sets(names, SetOptions(_paths(args.path), args.limit, args.strict, args.papo_eval))
+    for note in (note for chosen in sets for note in chosen.notes):
+        print(f"pivot eval: {note}", file=sys.stderr)
+    entries: dict[str, list[Entry]] = {}
+    try:
+        for target, out in zip(targets, folders(targets, args.out), strict=True):
+            entries[target.name] = _evaluate(target, sets, settings[target.name], out, args)
+            console.print(eval_tables.screen_table(target.name, entries[target.name]))
+            console.print(f"samples and scores: {out}", highlight=False, soft_wrap=True)
+    except KeyboardInterrupt:
+        print("pivot eval: stopped; the same command goes on where it stopped", file=sys.stderr)
+        return INTERRUPTED
+    if len(targets) > 1:
+        folder = args.out or Path("eval")
+        for text in eval_tables.write_comparison(entries, folder):
+            print(f"\n{text}", end="")
+        console.print(f"as Markdown, LaTeX and CSV: {folder}", highlight=False, soft_wrap=True)
+    return 0
+
+
+def settings_for(target: Target, args: argparse.Namespace) -> EvaluationSettings:
+    """What was asked for; where nothing was, what the model was trained with."""
+    config = target.config
+
+    def own(given: Any, trained: Callable[[Any], Any], otherwise: Any) -> Any:
+        if given is not None:
+            return given
+        return otherwise if config is None else trained(config)
+
+    if args.samples < 1:
+        raise UserError(f"--samples is {args.samples}; it must be at least 1")
+    max_tokens = own(args.max_tokens, lambda c: c.rollout.max_tokens, MAX_TOKENS)
+    return EvaluationSettings(
+        draws=Draws(args.samples, Sampling(args.temperature, max_tokens=max_tokens), args.seed),
+        grader=own(args.grader, lambda c: c.reward.grader, "pivot"),
+        engine=args.engine,
+        dtype=args.dtype or target.dtype,
+        min_pixels=own(args.min_pixels, lambda c: c.model.min_pixels, None),
+        max_pixels=own(args.max_pixels, lambda c: c.model.max_pixels, None),
+    )
+
+
+def folders(targets: list[Target], out: Path | None) -> list[Path]:
+    """Where each model's results go; models of one name get their whole paths."""
+    titles = [target.title for target in targets]
+    slugs = [
+        target.name.strip("./").replace("/", "--") if titles.count(target.title) > 1 else target.title
+        for target in targets
+    ]
+    if out is not None:
+        return [out if len(targets) == 1 else out / slug for slug in slugs]
+    return [
+        Path("eval") / slug if t.run is None else t.run / "eval"
+        for t, slug in zip(targets, slugs, strict=True)
+    ]
+
+
+def _evaluate(
+    target: Target,
+    sets: list[EvaluationSet],
+    settings: EvaluationSettings,
+    out: Path,
+    args: argparse.Namespace,
+) -> list[Entry]:
+    """All entries of one model; each is in scores.json as soon as it is finished."""
+    entries: list[Entry] = []
+    with ExitStack() as stack:
+        judge = stack.enter_context(BenchmarkJudge(settings.grader))
+        progress = stack.enter_context(_progress(args.quiet))
+
+        @cache
+        def sampler() -> Sampler:
+            found = _open_sampler(target, settings, args.device)
+            stack.callback(found.close)
+            return found
+
+        evaluator = Evaluator(target, sampler, judge, out, _track(progress))
+        for chosen in sets:
+            for blank in (False, True) if args.blank else (False,):
+                draws = replace(settings.draws, blank=blank)
+                entries.append(evaluator.evaluate(chosen, replace(settings, draws=draws)))
+                add_scores(out / "scores.json", entries[-1:])
+    return entries
+
+
+def _open_sampler(target: Target, settings: EvaluationSettings, device: str) -> Sampler:
+    options = ModelOptions(
+        dtype=settings.dtype, device=device, min_pixels=settings.min_pixels, max_pixels=settings.max_pixels
+    )
+    if settings.engine == "vllm":
+        from pivot.evaluate.vllm_engine import VllmSampler
+
+        return VllmSampler(target.folder, options)
+    return PolicySampler(load_policy(str(target.folder), options))
+
+
+def _progress(quiet: bool) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        disable=quiet,
+    )
+
+
+def _track(progress: Progress) -> Callable[[Iterable[Any], str, int, int], Iterator[Any]]:
+    def track(items: Iterable[Any], description: str, done: int, total: int) -> Iterator[Any]:
+        task = progress.add_task(description, completed=done, total=total)
+        for item in items:
+            yield item
+            progress.advance(task)
+
+    return track
+
+
+def _paths(given: list[str]) -> dict[str, str]:
+    paths = {}
+    for pair in given:
+        name, equals, path = pair.partition("=")
+        if not (equals and name and path):
+            raise UserError(f"--path is {pair!r}; expected NAME=FILE, such as geometry3k=test.parquet")
+        paths[name] = path
+    return paths

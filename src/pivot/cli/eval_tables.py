@@ -1,0 +1,74 @@
+"""What `pivot eval` shows: a model's scores on the screen, and the paper's table of several models in files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table as ScreenTable
+
+from pivot.report import tables
+
+Entry = dict[str, Any]
+
+
+def screen_table(model: str, entries: list[Entry]) -> ScreenTable:
+    """One row an evaluation, its categories and own metrics below it."""
+    num_samples = entries[0]["samples"]
+    table = ScreenTable(
+        title=f"{model}: accuracy@{num_samples}, 95% interval over prompts", title_justify="left"
+    )
+    table.add_column("set")
+    for heading in ("images", "prompts", "accuracy", f"pass@{num_samples}", "in form", "tokens"):
+        table.add_column(heading, justify="right")
+    for entry in entries:
+        low, high = entry["interval"]
+        table.add_row(
+            entry["name"],
+            "blank" if entry["blank"] else "shown",
+            str(entry["prompts"]),
+            f"{entry['accuracy']:.2%} [{low:.2%}, {high:.2%}]",
+            f"{entry['pass_at_k'][str(num_samples)]:.2%}",
+            f"{entry['format']:.1%}",
+            f"{entry['length']:.1f}",
+        )
+        for name, found in entry["categories"].items():
+            table.add_row(f"  {name}", "", str(found["prompts"]), f"{found['accuracy']:.2%}", style="dim")
+        for name, value in entry.get("metrics", {}).items():
+            text = str(value) if isinstance(value, int) else f"{value:.2%}"
+            table.add_row(f"  {name}", "", "", text, style="dim")
+    return table
+
+
+def write_comparison(entries: dict[str, list[Entry]], folder: Path) -> list[str]:
+    """The table over models (and one with blank images) as files; returns their Markdown."""
+    found = [comparison(entries, blank=False), comparison(entries, blank=True)]
+    written = [table for table in found if table is not None]
+    tables.write_tables(written, folder)
+    return [tables.to_markdown(table) for table in written]
+
+
+def comparison(entries: dict[str, list[Entry]], *, blank: bool) -> tables.Table | None:
+    """A row a model, a column a set and their mean; best bold, second underlined."""
+    scores = {
+        model: {entry["name"]: 100.0 * entry["accuracy"] for entry in found if entry["blank"] == blank}
+        for model, found in entries.items()
+    }
+    names = list(dict.fromkeys(name for found in scores.values() for name in found))
+    if not names:
+        return None
+    with_mean = len(names) > 1
+    columns = [tables.Column(name) for name in names] + [tables.Column("Avg.")] * with_mean
+    rows = []
+    for model, found in scores.items():
+        values = [found[name] for name in names]
+        rows.append(tables.Row(model, (*values, sum(values) / len(values)) if with_mean else tuple(values)))
+    num_samples = next(iter(entries.values()))[0]["samples"]
+    shown = ", blank images" if blank else ""
+    return tables.Table(
+        "comparison-blank" if blank else "comparison",
+        f"Accuracy@{num_samples}, %{shown}",
+        "Model",
+        tuple(columns),
+        tuple(rows),
+    )

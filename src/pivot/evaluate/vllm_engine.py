@@ -1,0 +1,123 @@
+"""Evaluation through vLLM: the same prompts, pixels, banned tokens and ends of turn as the embedded engine.
+
+vLLM is imported here alone (extra `vllm`). Images are brought to their final size with the policy's own processor
+before vLLM sees them, so that both engines read the same pixels whatever resizing vLLM's processor would have used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from PIL import Image
+
+from pivot.errors import UserError
+from pivot.evaluate.sampling import Draws
+from pivot.policy.corruption import GREY
+from pivot.policy.loading import ModelOptions, load_outline
+from pivot.seeding import stable_seed
+from pivot.tasks.images import open_rgb
+from pivot.types import Prompt, Response
+
+if TYPE_CHECKING:
+    from vllm import LLM, RequestOutput, SamplingParams
+
+CHUNK = 256
+"""Prompts handed over at once: vLLM batches them itself, and a crash costs at most these."""
+MAX_CONTEXT = 32768
+"""Tokens of prompt and response that the engine plans its cache for, where the model has more."""
+MAX_IMAGES = 16
+NEVER = -100.0
+"""The strongest bias that vLLM takes."""
+SEEDS = 2**62
+"""Seeds stay below this, so that vLLM can add a sample's number."""
+
+
+class VllmSampler:
+    """Draws responses with vLLM.
+
+    Log-probs are the model's own (vLLM's raw log-probs), as the embedded engine records them; entropies are not
+    available and NaN. Draws depend on (seed, prompt, sample), but they are not the embedded engine's.
+    """
+
+    def __init__(self, folder: Path, options: ModelOptions | None = None) -> None:
+        options = options or ModelOptions()
+        self.outline = load_outline(folder, options)
+        self._llm = _start(folder, options, self._image_settings(), self._context())
+
+    def sample(self, prompts: Sequence[Prompt], draws: Draws) -> Iterator[tuple[int, list[Response]]]:
+        for start in range(0, len(prompts), CHUNK):
+            chunk = prompts[start : start + CHUNK]
+            inputs = [self._request(prompt, draws.blank) for prompt in chunk]
+            settings = [self._parameters(prompt, draws) for prompt in chunk]
+            outputs = self._llm.generate(inputs, settings, use_tqdm=False)
+            for index, output in enumerate(outputs):
+                yield start + index, self._responses(output)
+
+    def close(self) -> None:
+        """End vLLM's processes and free their memory."""
+        self._llm.llm_engine.engine_core.shutdown()
+
+    def _context(self) -> int:
+        return min(MAX_CONTEXT, self.outline.model.config.text_config.max_position_embeddings)
+
+    def _image_settings(self) -> dict[str, Any]:
+        size = self.outline.encoder.image_processor.size
+        return {"size": {name: size[name] for name in ("shortest_edge", "longest_edge")}}
+
+    def _request(self, prompt: Prompt, blank: bool) -> dict[str, Any]:
+        encoder = self.outline.encoder
+        images = [encoder.resized(open_rgb(source)) for source in prompt.images]
+        if blank:
+            images = [Image.new("RGB", image.size, (int(GREY),) * 3) for image in images]
+        request: dict[str, Any] = {"prompt_token_ids": encoder.text_ids(prompt)}
+        return {**request, "multi_modal_data": {"image": images}} if images else request
+
+    def _parameters(self, prompt: Prompt, draws: Draws) -> SamplingParams:
+        from vllm import SamplingParams
+
+        sampling = draws.sampling
+        return SamplingParams(
+            n=draws.num_samples,
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=sampling.top_k or -1,
+            max_tokens=sampling.max_tokens,
+            min_tokens=sampling.min_tokens,
+            seed=stable_seed(draws.seed, "evaluation", prompt.id) % SEEDS,
+            stop_token_ids=self.outline.end_ids,
+            logit_bias=dict.fromkeys(self.outline.banned_ids, NEVER),
+            logprobs=0,
+        )
+
+    def _responses(self, output: RequestOutput) -> list[Response]:
+        responses = []
+        for drawn in sorted(output.outputs, key=lambda one: one.index):
+            ids = list(drawn.token_ids)
+            logprobs = torch.tensor([at[i].logprob for i, at in zip(ids, drawn.logprobs or (), strict=True)])
+            text = str(self.outline.tokenizer.decode(ids, skip_special_tokens=True))
+            truncated = drawn.finish_reason != "stop"
+            entropy = torch.full_like(logprobs, torch.nan)
+            responses.append(Response(torch.tensor(ids), text, logprobs, entropy, truncated))
+        return responses
+
+
+def _start(folder: Path, options: ModelOptions, images: dict[str, Any], context: int) -> LLM:
+    try:
+        from vllm import LLM
+    except ImportError as cause:
+        raise UserError(
+            "--engine vllm needs vLLM in an environment of its own: pip install 'pivot-rl[vllm]' there, or leave "
+            "--engine out to sample in this process"
+        ) from cause
+    return LLM(
+        model=str(folder),
+        dtype=options.dtype,
+        max_model_len=context,
+        limit_mm_per_prompt={"image": MAX_IMAGES, "video": 0},
+        mm_processor_kwargs=images,
+        enforce_eager=not torch.cuda.is_available(),
+        disable_log_stats=True,
+    )

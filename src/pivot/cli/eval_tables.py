@@ -15,29 +15,33 @@ Entry = dict[str, Any]
 def screen_table(model: str, entries: list[Entry]) -> ScreenTable:
     """One row an evaluation, its categories and own metrics below it."""
     num_samples = entries[0]["samples"]
-    table = ScreenTable(
-        title=f"{model}: accuracy@{num_samples}, 95% interval over prompts", title_justify="left"
-    )
-    table.add_column("set")
-    for heading in ("images", "prompts", "accuracy", f"pass@{num_samples}", "in form", "tokens"):
-        table.add_column(heading, justify="right")
+    title = f"{model}: accuracy@{num_samples}, %, with its 95% interval over prompts"
+    table = ScreenTable(title=title, title_justify="left")
+    table.add_column("set", overflow="fold")
+    for heading in ("prompts", "accuracy", "interval", f"pass@{num_samples}", "in form", "tokens"):
+        table.add_column(heading, justify="right", no_wrap=True)
     for entry in entries:
-        low, high = entry["interval"]
+        low, high = (100 * bound for bound in entry["interval"])
         table.add_row(
-            entry["name"],
-            "blank" if entry["blank"] else "shown",
+            f"{entry['name']}{', blank' if entry['blank'] else ''}",
             str(entry["prompts"]),
-            f"{entry['accuracy']:.2%} [{low:.2%}, {high:.2%}]",
-            f"{entry['pass_at_k'][str(num_samples)]:.2%}",
-            f"{entry['format']:.1%}",
+            _percent(entry["accuracy"]),
+            f"{low:.1f}-{high:.1f}",
+            _percent(entry["pass_at_k"][str(num_samples)]),
+            _percent(entry["format"]),
             f"{entry['length']:.1f}",
         )
-        for name, found in entry["categories"].items():
-            table.add_row(f"  {name}", "", str(found["prompts"]), f"{found['accuracy']:.2%}", style="dim")
+        categories = entry["categories"] if len(entry["categories"]) > 1 else {}
+        for name, found in categories.items():
+            table.add_row(f"  {name}", str(found["prompts"]), _percent(found["accuracy"]), style="dim")
         for name, value in entry.get("metrics", {}).items():
-            text = str(value) if isinstance(value, int) else f"{value:.2%}"
-            table.add_row(f"  {name}", "", "", text, style="dim")
+            text = str(value) if isinstance(value, int) else _percent(value)
+            table.add_row(f"  {name}", "", text, style="dim")
     return table
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2f}"
 
 
 def write_comparison(entries: dict[str, list[Entry]], folder: Path) -> list[str]:

@@ -6,6 +6,7 @@ before vLLM sees them, so that both engines read the same pixels whatever resizi
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -105,6 +106,8 @@ class VllmSampler:
 
 
 def _start(folder: Path, options: ModelOptions, images: dict[str, Any], context: int) -> LLM:
+    # vLLM says hundreds of lines on standard output otherwise, where the scores are to be read.
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
     try:
         from vllm import LLM
     except ImportError as cause:

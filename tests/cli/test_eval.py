@@ -1,0 +1,157 @@
+"""`pivot eval` from the command line, with the real tiny model and real rows."""
+
+import csv
+import json
+import shutil
+
+import pytest
+
+from pivot import recipes
+from pivot.cli import main
+from pivot.config import apply_settings, to_dict
+from pivot.policy import tiny
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def evaluations(folder):
+    return json.loads((folder / "scores.json").read_text())["evaluations"]
+
+
+def run_eval(*options):
+    return main(["eval", "--quiet", "--max-tokens", "48", *map(str, options)])
+
+
+def test_tiny_with_a_blank_control(elsewhere, capsys):
+    assert (
+        run_eval(
+            "--model", "tiny", "--benchmarks", "tiny-test,tiny-ood", "--limit", 4, "--samples", 2, "--blank"
+        )
+        == 0
+    )
+    found = evaluations(elsewhere / "eval" / "tiny")
+    assert [(e["name"], e["blank"]) for e in found] == [
+        ("tiny-test", False), ("tiny-test", True), ("tiny-ood", False), ("tiny-ood", True),
+    ]  # fmt: skip
+    for entry in found:
+        assert entry["samples"] == 2
+        assert entry["prompts"] == 4
+        assert 0 <= entry["interval"][0] <= entry["accuracy"] <= entry["interval"][1] <= 1
+        assert entry["pass_at_k"]["1"] == pytest.approx(entry["accuracy"])
+        rows = [
+            json.loads(line)
+            for line in (elsewhere / "eval" / "tiny" / entry["file"]).read_text().splitlines()[1:]
+        ]
+        assert len(rows) == 8
+        assert sum(row["correct"] for row in rows) / 8 == entry["accuracy"]
+    texts = [(elsewhere / "eval" / "tiny" / e["file"]).read_text() for e in found[:2]]
+    assert texts[0] != texts[1], "blank images change what is said"
+    shown = capsys.readouterr().out
+    assert "accuracy@2" in shown
+    assert "tiny-ood" in shown
+
+
+def test_real_geometry3k_rows(elsewhere, shared_data):
+    file = shared_data / "geometry3k" / "test.parquet"
+    options = [
+        "--path",
+        f"geometry3k={file}",
+        "--limit",
+        2,
+        "--samples",
+        2,
+        "--max-tokens",
+        16,
+        "--out",
+        "here",
+    ]
+    assert run_eval("--model", "tiny", "--benchmarks", "geometry3k", *options) == 0
+    (entry,) = evaluations(elsewhere / "here")
+    assert (entry["name"], entry["prompts"]) == ("geometry3k", 2)
+
+
+def test_several_models_give_the_papers_table(elsewhere, capsys):
+    shutil.copytree(tiny.checkpoint_path("hard"), elsewhere / "third")
+    models = [word for name in ("tiny", "tiny-hard", "third") for word in ("--model", name)]
+    assert (
+        run_eval(*models, "--benchmarks", "tiny-test,tiny-ood", "--limit", 3, "--samples", 2, "--out", "t")
+        == 0
+    )
+    scores = {
+        m: {e["name"]: 100 * e["accuracy"] for e in evaluations(elsewhere / "t" / m)}
+        for m in ("tiny", "tiny-hard")
+    }
+    rows = list(csv.DictReader((elsewhere / "t" / "comparison.csv").open()))
+    assert [row["Model"] for row in rows] == ["tiny", "tiny-hard", "third"]
+    assert list(rows[0]) == ["Model", "tiny-test", "tiny-ood", "Avg."]
+    for row in rows[:2]:
+        assert float(row["tiny-test"]) == pytest.approx(scores[row["Model"]]["tiny-test"])
+        assert float(row["Avg."]) == pytest.approx(sum(scores[row["Model"]].values()) / 2)
+    assert rows[2] | {"Model": ""} == rows[1] | {"Model": ""}, "the same weights draw the same"
+    best = max(rows, key=lambda row: float(row["Avg."]))
+    assert f"**{float(best['Avg.']):.2f}**" in (elsewhere / "t" / "comparison.md").read_text()
+    assert f"\\textbf{{{float(best['Avg.']):.2f}}}" in (elsewhere / "t" / "comparison.tex").read_text()
+    assert "| Model |" in capsys.readouterr().out
+
+
+def test_a_run_is_evaluated_as_it_was_trained(elsewhere):
+    run = elsewhere / "runs" / "x"
+    shutil.copytree(tiny.checkpoint_path("easy"), run / "checkpoints" / "step-8" / "model")
+    chosen = [
+        "model.max_pixels=3136",
+        "model.min_pixels=784",
+        "reward.grader=mathruler",
+        "rollout.max_tokens=20",
+    ]
+    (run / "config.json").write_text(json.dumps(to_dict(apply_settings(recipes.get("tiny"), chosen))))
+    command = [
+        "eval",
+        "--model",
+        str(run),
+        "--benchmarks",
+        "tiny-test",
+        "--limit",
+        "2",
+        "--samples",
+        "1",
+        "--quiet",
+    ]
+    assert main(command) == 0
+    (entry,) = evaluations(run / "eval")
+    assert entry["when"] == "step-8"
+    expected = {"grader": "mathruler", "min_pixels": 784, "max_pixels": 3136, "max_tokens": 20}
+    assert {name: entry["settings"][name] for name in expected} == expected
+    assert main([*command, "--grader", "pivot"]) == 0
+    assert evaluations(run / "eval")[0]["settings"]["grader"] == "pivot"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--model", "tiny", "--benchmarks", "geometry4k"], "Did you mean 'geometry3k'"),
+        (["--model", "tiny", "--benchmarks", "tiny-test", "--path", "tiny-test"], "expected NAME=FILE"),
+        (["--model", "tiny", "--benchmarks", "tiny-test", "--samples", "0"], "at least 1"),
+        (["--model", "tiny", "--benchmarks", "tiny-test", "--limit", "0"], "at least 1"),
+        (["--model", "tiny", "--benchmarks", "tiny-test", "--temperature", "-1"], "temperature >= 0"),
+        (["--model", "owner/none", "--benchmarks", "tiny-test"], "hub cannot be reached"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_one_sentence(capsys, options, said):
+    assert main(["eval", *options]) == 2
+    message = capsys.readouterr().err
+    assert said in message
+    assert message.count("\n") == 1
+
+
+def test_without_vllm_it_says_so(capsys):
+    try:
+        import vllm  # noqa: F401
+    except ImportError:
+        assert run_eval("--model", "tiny", "--benchmarks", "tiny-test", "--limit", 1, "--engine", "vllm") == 2
+        assert "needs vLLM" in capsys.readouterr().err
+    else:
+        pytest.skip("vLLM is here")

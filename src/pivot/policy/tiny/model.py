@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import (
@@ -35,40 +36,14 @@ def build_model(
     seed: int = 0,
 ) -> Qwen2_5_VLForConditionalGeneration:
     """An untrained tiny policy for the tokenizer's vocabulary; the seed fixes every weight."""
-    token = tokenizer.get_vocab().__getitem__
+    ids = tokenizer.get_vocab()
     config = Qwen2_5_VLConfig(
-        text_config={
-            "vocab_size": len(tokenizer),
-            "hidden_size": hidden,
-            "intermediate_size": 3 * hidden,
-            "num_hidden_layers": layers,
-            "num_attention_heads": hidden // 32,
-            "num_key_value_heads": hidden // 64,
-            "max_position_embeddings": 4096,
-            "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [4, 6, 6]},
-            "bos_token_id": token("<|endoftext|>"),
-            "eos_token_id": token("<|im_end|>"),
-            "pad_token_id": token("<|endoftext|>"),
-            "initializer_range": INITIALIZER_RANGE,
-        },
-        vision_config={
-            "depth": vision_layers,
-            "hidden_size": hidden,
-            "intermediate_size": 3 * hidden,
-            "num_heads": hidden // 32,
-            "out_hidden_size": hidden,
-            "patch_size": PATCH,
-            "spatial_merge_size": MERGE,
-            "temporal_patch_size": 2,
-            "window_size": 8 * PATCH,
-            # Images this small fit one window, so every block attends to all patches.
-            "fullatt_block_indexes": list(range(vision_layers)),
-            "initializer_range": INITIALIZER_RANGE,
-        },
-        image_token_id=token("<|image_pad|>"),
-        video_token_id=token("<|video_pad|>"),
-        vision_start_token_id=token("<|vision_start|>"),
-        vision_end_token_id=token("<|vision_end|>"),
+        text_config=_text_config(ids, hidden, layers),
+        vision_config=_vision_config(hidden, vision_layers),
+        image_token_id=ids["<|image_pad|>"],
+        video_token_id=ids["<|video_pad|>"],
+        vision_start_token_id=ids["<|vision_start|>"],
+        vision_end_token_id=ids["<|vision_end|>"],
         tie_word_embeddings=True,
     )
     with torch.random.fork_rng(devices=[]):
@@ -77,11 +52,45 @@ def build_model(
     model.generation_config = GenerationConfig(
         do_sample=True,
         temperature=1.0,
-        bos_token_id=token("<|endoftext|>"),
-        eos_token_id=[token("<|im_end|>"), token("<|endoftext|>")],
-        pad_token_id=token("<|endoftext|>"),
+        bos_token_id=ids["<|endoftext|>"],
+        eos_token_id=[ids["<|im_end|>"], ids["<|endoftext|>"]],
+        pad_token_id=ids["<|endoftext|>"],
     )
     return model.eval()
+
+
+def _text_config(ids: dict[str, int], hidden: int, layers: int) -> dict[str, Any]:
+    return {
+        "vocab_size": len(ids),
+        "hidden_size": hidden,
+        "intermediate_size": 3 * hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": hidden // 32,
+        "num_key_value_heads": hidden // 64,
+        "max_position_embeddings": 4096,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [4, 6, 6]},
+        "bos_token_id": ids["<|endoftext|>"],
+        "eos_token_id": ids["<|im_end|>"],
+        "pad_token_id": ids["<|endoftext|>"],
+        "initializer_range": INITIALIZER_RANGE,
+    }
+
+
+def _vision_config(hidden: int, layers: int) -> dict[str, Any]:
+    return {
+        "depth": layers,
+        "hidden_size": hidden,
+        "intermediate_size": 3 * hidden,
+        "num_heads": hidden // 32,
+        "out_hidden_size": hidden,
+        "patch_size": PATCH,
+        "spatial_merge_size": MERGE,
+        "temporal_patch_size": 2,
+        "window_size": 8 * PATCH,
+        # Images this small fit one window, so every block attends to all patches.
+        "fullatt_block_indexes": list(range(layers)),
+        "initializer_range": INITIALIZER_RANGE,
+    }
 
 
 def build_image_processor() -> Qwen2VLImageProcessorPil:

@@ -127,13 +127,16 @@ def test_a_run_is_evaluated_as_it_was_trained(elsewhere):
     assert {name: entry["settings"][name] for name in expected} == expected
     assert main([*command, "--grader", "pivot"]) == 0
     assert evaluations(run / "eval")[0]["settings"]["grader"] == "pivot"
+    assert "| tiny-test | step-8 |" in (run / "checkpoints" / "step-8" / "model" / "README.md").read_text()
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
         (["--model", "tiny", "--benchmarks", "geometry4k"], "Did you mean 'geometry3k'"),
-        (["--model", "tiny", "--benchmarks", "tiny-test", "--path", "tiny-test"], "expected NAME=FILE"),
+        (["--model", "tiny", "--benchmarks", "we-math,mmk12", "--path", "rows.parquet"], "expected NAME=FILE"),
+        (["--model", "tiny", "--benchmarks", "we-math", "--path", "rows.parquet"], "rows.parquet does not exist"),
+        (["--model", "tiny", "--benchmarks", "realworldqa"], "hub cannot be reached"),
         (["--model", "tiny", "--benchmarks", "tiny-test", "--samples", "0"], "at least 1"),
         (["--model", "tiny", "--benchmarks", "tiny-test", "--limit", "0"], "at least 1"),
         (["--model", "tiny", "--benchmarks", "tiny-test", "--temperature", "-1"], "temperature >= 0"),

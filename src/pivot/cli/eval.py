@@ -31,6 +31,7 @@ from pivot.evaluate.summary import add_scores
 from pivot.evaluate.target import Target, find_target
 from pivot.policy.loading import ModelOptions, load_policy
 from pivot.rollout import Sampling
+from pivot.train.card import write_card
 
 INTERRUPTED = 130
 MAX_TOKENS = 2048
@@ -84,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
     targets = [find_target(name) for name in dict.fromkeys(args.model)]
     settings = {target.name: settings_for(target, args) for target in targets}
     names = [name.strip() for name in args.benchmarks.split(",") if name.strip()]
-    sets = load_sets(names, SetOptions(_paths(args.path), args.limit, args.strict, args.papo_eval))
+    sets = load_sets(names, SetOptions(_paths(args.path, names), args.limit, args.strict, args.papo_eval))
     for note in (note for chosen in sets for note in chosen.notes):
         print(f"pivot eval: {note}", file=sys.stderr)
     entries: dict[str, list[Entry]] = {}
@@ -166,6 +167,8 @@ def _evaluate(
                 draws = replace(settings.draws, blank=blank)
                 entries.append(evaluator.evaluate(chosen, replace(settings, draws=draws)))
                 add_scores(out / "scores.json", entries[-1:])
+    if target.run is not None and target.config is not None and out == target.run / "eval":
+        write_card(target.run, target.config)
     return entries
 
 
@@ -202,7 +205,10 @@ def _track(progress: Progress) -> Callable[[Iterable[Any], str, int, int], Itera
     return track
 
 
-def _paths(given: list[str]) -> dict[str, str]:
+def _paths(given: list[str], names: list[str]) -> dict[str, str]:
+    """NAME=FILE for each set; a single set needs no name."""
+    if len(names) == 1 and len(given) == 1 and "=" not in given[0]:
+        return {names[0]: given[0]}
     paths = {}
     for pair in given:
         name, equals, path = pair.partition("=")

@@ -53,7 +53,7 @@ def write_comparison(entries: dict[str, list[Entry]], folder: Path) -> list[str]
 
 
 def comparison(entries: dict[str, list[Entry]], *, blank: bool) -> tables.Table | None:
-    """A row a model, a column a set and their mean; best bold, second underlined."""
+    """A row a model, a column a set and their mean; best bold, second underlined; with blank images nobody wins."""
     scores = {
         model: {entry["name"]: 100.0 * entry["accuracy"] for entry in found if entry["blank"] == blank}
         for model, found in entries.items()
@@ -62,7 +62,8 @@ def comparison(entries: dict[str, list[Entry]], *, blank: bool) -> tables.Table 
     if not names:
         return None
     with_mean = len(names) > 1
-    columns = [tables.Column(name) for name in names] + [tables.Column("Avg.")] * with_mean
+    best = None if blank else "high"
+    columns = [tables.Column(name, best) for name in [*names, *["Avg."] * with_mean]]
     rows = []
     for model, found in scores.items():
         values = [found[name] for name in names]

@@ -19,11 +19,11 @@ $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "pivot needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version)."; exit 1; }
 	@echo "Setting up $(VENV) (once; about two minutes)..."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=24"
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --upgrade "pip>=24"
 	@echo "  torch (a CPU build where the index has one)..."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check torch==2.13.0
 	@echo "  pivot-rl and its development tools..."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable ".[dev]"
 	@touch $@
 
 run: $(READY)

@@ -22,7 +22,7 @@ LAYERS: tuple[set[str], ...] = (
 )
 """From the bottom up; rooms that are not named here stand on top and may import everything."""
 
-LAYER_OF = {room: height for height, rooms in enumerate(LAYERS) for room in rooms}
+LAYER_OF = {room: height for height, rooms in enumerate(LAYERS) for room in sorted(rooms)}
 
 
 def _modules() -> list[Path]:

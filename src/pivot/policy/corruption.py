@@ -62,7 +62,7 @@ class Corruptor:
         return EncodedImage(self._corrupt_patches(image.patches_NC, generator), image.grid_thw)
 
     def _corrupt_patches(self, patches_NC: Tensor, generator: torch.Generator) -> Tensor:
-        pixels = patches_NC.view(len(patches_NC), self._mean.shape[1], -1, self._patch**2)  # N, colour, frame, pixel
+        pixels = self._pixels(patches_NC)
         if self.corruption.kind == "patch":
             hidden = torch.rand(len(pixels), generator=generator) < self.corruption.probability
             out = torch.where(hidden[:, None, None, None], self._normalised(0.0), pixels)
@@ -74,6 +74,10 @@ class Corruptor:
             values = (pixels * self._std + self._mean) * 255.0
             out = self._normalised((values + noise).clamp(0.0, 255.0))
         return out.reshape(patches_NC.shape)
+
+    def _pixels(self, patches_NC: Tensor) -> Tensor:
+        """Patches as [patch, colour, frame, pixel]."""
+        return patches_NC.view(len(patches_NC), self._mean.shape[1], -1, self._patch**2)
 
     def _normalised(self, value: Tensor | float) -> Tensor:
         """A pixel value of 0..255 as the model sees it."""
@@ -96,7 +100,7 @@ class Corruptor:
         """The picture that patches show, back in pixels: for people to look at."""
         merge = self.encoder.image_processor.merge_size
         _, rows, columns = image.grid_thw
-        pixels = image.patches_NC.view(len(image.patches_NC), self._mean.shape[1], -1, self._patch**2)[:, :, 0]
+        pixels = self._pixels(image.patches_NC)[:, :, 0]
         pixels = (pixels * self._std[:, :, 0] + self._mean[:, :, 0]) * 255.0
         blocks = pixels.view(rows // merge, columns // merge, merge, merge, -1, self._patch, self._patch)
         whole = blocks.permute(0, 2, 5, 1, 3, 6, 4).reshape(rows * self._patch, columns * self._patch, -1)

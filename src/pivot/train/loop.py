@@ -22,6 +22,7 @@ from pivot.errors import UserError
 from pivot.evaluate.summary import add_scores
 from pivot.tasks.judge import Judge
 from pivot.train import assembly
+from pivot.train.card import write_card
 from pivot.train.checkpoint import Checkpoint, CheckpointStore
 from pivot.train.data import Prompts, drop_long_prompts, training_prompts
 from pivot.train.evaluation import Evaluation
@@ -147,6 +148,8 @@ class _Run:
         finished = self.finished_steps >= config.train.steps
         if finished and sets:
             add_scores(self._scores, evaluation.table(policy, sets, "after"))
+        if finished:
+            write_card(self.folder.path, config)
         return finished
 
     @property

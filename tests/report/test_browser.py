@@ -301,3 +301,35 @@ def test_a_comparison_opens_and_names_the_numbers_of_its_tables(show, new_run, t
     assert card_rows(browser)["pivot"] == f"{100 * kept[-1]['reward/accuracy']:.1f}%"
     one(browser, ".sources summary").click()
     assert "| pivot | **60.00** |" in one(browser, ".sources pre").text
+
+
+def test_a_real_run_and_its_comparison(show, tmp_path):
+    """What the trainer itself writes, not a generated folder: two methods, three steps each."""
+    from pivot import recipes, train
+    from pivot.config import apply_settings
+
+    small = ["train.steps=3", "train.prompts_per_step=4", "train.minibatch_prompts=2", "rollout.responses=4",
+             "data.size=12", "data.validation_size=4", "eval.every=2", "eval.final_prompts=4", "eval.final_samples=2",
+             "log.rollouts_every=1", "method.warmup_share=0"]  # fmt: skip
+    for method in ("dapo", "pivot"):
+        config = apply_settings(recipes.get("tiny"), [f"method={method}", *small])
+        train(config, tmp_path / method, quiet=True)
+    lines = [json.loads(line) for line in (tmp_path / "pivot" / "metrics.jsonl").read_text().splitlines()]
+    browser = show(write_report(tmp_path / "pivot", figures=False))
+    assert f"{100 * lines[-1]['reward/accuracy']:.1f}%" in one(browser, '[data-tile="training"]').text
+    assert f"{lines[-1]['buffer/size']:,}" in one(browser, '[data-tile="buffer"]').text
+    written = (tmp_path / "pivot" / "rollouts.jsonl").read_text().splitlines()
+    texts = {"".join(response["tokens"]) for row in written for response in json.loads(row)["responses"]}
+    shown = {
+        "".join(response["tokens"]) for group in shown_groups(browser) for response in group["responses"]
+    }
+    assert shown
+    assert shown <= texts
+    before = tints(browser)
+    assert len(before) > 20
+    one(browser, 'input[value="support"] + span').click()
+    assert tints(browser) != before
+    scores = json.loads((tmp_path / "pivot" / "eval" / "scores.json").read_text())["evaluations"]
+    after = next(e for e in scores if (e["name"], e["when"], e["blank"]) == ("tiny-test", "after", False))
+    page = write_comparison([tmp_path / "dapo", tmp_path / "pivot"], tmp_path / "out")
+    assert f"{100 * after['accuracy']:.2f}" in one(show(page), "main").text

@@ -45,7 +45,9 @@ def test_a_folder_with_a_run_is_not_overwritten(tmp_path):
 
 def test_a_run_that_failed_at_its_start_is_no_obstacle(tmp_path):
     started(tmp_path).close()
-    RunFolder.create(tmp_path).close()
+    with RunFolder.create(tmp_path) as again:
+        again.append_metrics({"step": 1})
+        assert again.read_metrics() == [{"step": 1}]
 
 
 def test_a_folder_without_a_run_is_not_resumed(tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from safetensors.numpy import load_file
 
 from pivot.config import to_dict
 from pivot.errors import UserError
+from pivot.policy.loading import load_policy
 from pivot.train.loop import resume, train
 
 
@@ -80,6 +82,32 @@ def test_stop_and_resume_equals_never_having_stopped(tmp_path, small_config, rep
     assert (whole / "state.json").read_bytes() == (cut / "state.json").read_bytes()
 
 
+@pytest.mark.parametrize(
+    "forms",
+    [
+        ("model.lora_rank=4", "train.lr=1e-2"),
+        ("model.dtype=bfloat16",),
+        ("model.freeze_vision=true", "model.gradient_checkpointing=true"),
+    ],
+    ids=["lora", "bfloat16", "frozen"],
+)
+def test_every_form_of_a_model_trains_and_resumes_exactly(tmp_path, small_config, repeatable, weights, forms):
+    settings = ("train.steps=2", "train.prompts_per_step=4", "train.minibatch_prompts=2", "method.warmup_share=0",
+                "checkpoint.every=1", *forms)  # fmt: skip
+    train(small_config("pivot", *settings), tmp_path / "whole", quiet=True)
+    train(small_config("pivot", *settings), tmp_path / "cut", quiet=True)
+    shutil.rmtree(tmp_path / "cut" / "checkpoints" / "step-2")
+    resume(tmp_path / "cut", quiet=True)
+    assert repeatable(tmp_path / "cut") == repeatable(tmp_path / "whole")
+    a, b = weights(tmp_path / "whole"), weights(tmp_path / "cut")
+    assert all(torch.equal(a[name], b[name]) for name in a)
+    start, end = (load_policy(name).model.state_dict() for name in ("tiny", str(tmp_path / "whole")))
+    moved = {name for name in start if not torch.equal(start[name], end[name])}
+    assert any("language_model.layers" in name for name in moved), "it trains"
+    if "model.freeze_vision=true" in forms:
+        assert not any("visual" in name for name in moved)
+
+
 def _same_arrays(a, b):
     """The files' own bytes may differ in the order of their header."""
     left, right = load_file(a), load_file(b)
@@ -88,8 +116,6 @@ def _same_arrays(a, b):
 
 def _forget_after_step_two(run):
     """As if the process had died in step 4: the metrics are ahead of the checkpoint."""
-    import shutil
-
     shutil.rmtree(run / "checkpoints" / "step-4")
 
 

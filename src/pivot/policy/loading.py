@@ -153,8 +153,7 @@ def _prepare(model: PreTrainedModel, options: ModelOptions) -> None:
         _add_adapters(model, options.lora_rank)
     if options.gradient_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
-    # Training mode switches gradient checkpointing on; these models have no dropout that it could switch on too.
-    model.train(options.gradient_checkpointing)
+    model.eval()
 
 
 def _add_adapters(model: PreTrainedModel, rank: int) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
@@ -64,6 +65,16 @@ class Policy:
 
     def trainable_parameters(self) -> dict[str, torch.nn.Parameter]:
         return {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+
+    @contextmanager
+    def training(self) -> Iterator[None]:
+        """Where gradients are taken. Hugging Face recomputes activations in training mode alone, and decodes
+        without a cache then; these models have no dropout that the mode could switch on too."""
+        self.model.train(self.model.is_gradient_checkpointing)
+        try:
+            yield
+        finally:
+            self.model.eval()
 
     # Images ----------------------------------------------------------------------------------------------
 

@@ -68,8 +68,9 @@ class Updater:
         terms: dict[str, float] = defaultdict(float)
         self.optimizer.zero_grad()
         for micro in self.packing.plan(rows.units):
-            loss, values = objective(self.method, self._forward(rows, micro), totals)
-            loss.backward()
+            with self.policy.training():
+                loss, values = objective(self.method, self._forward(rows, micro), totals)
+                loss.backward()
             terms["total"] += float(loss.detach())
             for name, value in values.items():
                 terms[name] = max(terms[name], float(value)) if name in MAXIMA else terms[name] + float(value)

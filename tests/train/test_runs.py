@@ -238,6 +238,31 @@ def custom_rows(folder, num_rows):
     return rows
 
 
+def test_one_file_is_never_its_own_held_out_set(tmp_path, small_config, repeatable, capsys):
+    for name in ("train", "held"):
+        (tmp_path / name).mkdir()
+        rows = custom_rows(tmp_path / name, 8)
+        (tmp_path / name / f"{name}.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
+    settings = (f"data.train={tmp_path / 'train' / 'train.jsonl'}", "data.size=null", "train.steps=1", "eval.every=1",
+                "eval.final_prompts=2", "eval.final_samples=2", "reward.function=own_rewards:by_length")  # fmt: skip
+    train(small_config("dapo", *settings), tmp_path / "alone")
+    assert "nothing is held out" in capsys.readouterr().out
+    assert "eval/accuracy" not in repeatable(tmp_path / "alone")[0]
+    assert not (tmp_path / "alone" / "eval" / "scores.json").exists()
+    held = f"data.validation={tmp_path / 'held' / 'held.jsonl'}"
+    train(small_config("dapo", *settings, held), tmp_path / "watched", quiet=True)
+    assert "eval/accuracy" in repeatable(tmp_path / "watched")[0]
+    scores = json.loads((tmp_path / "watched" / "eval" / "scores.json").read_text())["evaluations"]
+    assert {(e["when"], e["blank"]) for e in scores} == {
+        *(("before", False), ("before", True), ("after", False), ("after", True))
+    }
+    assert len({e["name"] for e in scores}) == 1
+    with pytest.raises(UserError):
+        train(
+            small_config("dapo", *settings, "data.validation=/no/such.jsonl"), tmp_path / "wrong", quiet=True
+        )
+
+
 def test_rows_that_cannot_be_used_are_named(tmp_path, small_config, repeatable, capsys):
     rows = custom_rows(tmp_path, 9)
     del rows[3]["answer"]

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from pivot.config import Config
+from pivot.errors import UserError
 from pivot.evaluate.sampling import Draws, GradedPrompt, PolicySampler, graded_samples
 from pivot.evaluate.summary import summarise
 from pivot.policy.policy import Policy
 from pivot.tasks.judge import Judge
 from pivot.train.assembly import evaluation_sampling
-from pivot.train.data import load_prompts
+from pivot.train.data import Prompts, load_prompts
 from pivot.train.progress import Progress
 from pivot.types import Prompt
 
@@ -26,20 +28,40 @@ class Evaluation:
     progress: Progress
 
     def validation_prompts(self) -> list[Prompt]:
-        """Watched during training; none when `eval.every` is 0."""
+        """Watched during training; none when `eval.every` is 0 or nothing is held out."""
         data = self.config.data
-        if not self.config.eval.every:
-            return []
-        name = data.validation or data.train
-        return list(load_prompts(name, data.validation_split, data.validation_size, data).by_id.values())
+        found = (
+            self._held_out(data.validation_split, data.validation_size) if self.config.eval.every else None
+        )
+        return [] if found is None else list(found.by_id.values())
 
     def final_sets(self) -> dict[str, list[Prompt]]:
         """The sets of the before/after table by name."""
         data, settings = self.config.data, self.config.eval
-        if not settings.final_prompts:
-            return {}
-        found = [load_prompts(data.train, split, settings.final_prompts, data) for split in settings.sets]
-        return {prompts.name: list(prompts.by_id.values()) for prompts in found}
+        # A file has no splits; what the user holds out for it is its only other set.
+        splits = (data.validation_split,) if _is_one_file(data.train) else settings.sets
+        size = settings.final_prompts
+        found = [self._held_out(split, size) for split in splits] if size else []
+        return {prompts.name: list(prompts.by_id.values()) for prompts in found if prompts is not None}
+
+    def _held_out(self, split: str, size: int | None) -> Prompts | None:
+        """A split of the training set's family; None, with a word, where nothing is held out.
+
+        What the user names in `data.validation` must be there.
+        """
+        data = self.config.data
+        if data.validation is not None and split == data.validation_split:
+            return load_prompts(data.validation, split, size, data)
+        if _is_one_file(data.train):
+            self.progress.say(
+                f"{data.train} is one file, nothing is held out: data.validation=FILE would be watched"
+            )
+            return None
+        try:
+            return load_prompts(data.train, split, size, data)
+        except UserError as missing:
+            self.progress.say(f"nothing is measured on split {split!r}: {missing}")
+            return None
 
     def validate(self, policy: Policy, prompts: Sequence[Prompt]) -> dict[str, float]:
         """`eval/` metrics of a step."""
@@ -64,3 +86,7 @@ class Evaluation:
         draws = Draws(num_samples, evaluation_sampling(self.config), self.config.train.seed, blank)
         samples = graded_samples(PolicySampler(policy), prompts, self.judge, draws)
         return list(self.progress.track(samples, f"evaluating {note}", len(prompts)))
+
+
+def _is_one_file(name: str) -> bool:
+    return Path(name).expanduser().is_file()

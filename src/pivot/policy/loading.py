@@ -116,7 +116,7 @@ def merged_state(model: PreTrainedModel) -> dict[str, torch.Tensor]:
     plain = {name.replace(".base_layer.", "."): value for name, value in state.items()}
     modules: dict[str, Any] = dict(model.named_modules())
     for name, module in modules.items():
-        if "default" in getattr(module, "lora_A", {}):
+        if "lora_A" in dict(module.named_children()):
             plain[f"{name}.weight"] = plain[f"{name}.weight"] + module.get_delta_weight("default")
     return plain
 

@@ -89,6 +89,10 @@ class Policy:
         self._keep(view, fresh)
         return [fresh.get(p.prompt.id) or self._features.get((view, p.prompt.id), []) for p in prompts]
 
+    def knows_features(self, prompt: EncodedPrompt, view: Literal["clean", "corrupted"]) -> bool:
+        """Whether `features` would compute nothing for this prompt."""
+        return (view, prompt.prompt.id) in self._features
+
     def forget_features(self) -> None:
         """To be called whenever weights or corruption masks change."""
         self._features.clear()

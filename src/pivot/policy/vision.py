@@ -76,7 +76,7 @@ def _segmented_attention(
 def linear_patch_embedding(model: PreTrainedModel) -> None:
     """Compute the patch embedding as the matrix product that it is; Conv3d is slow on CPU."""
     for module in model.modules():
-        if isinstance(getattr(module, "proj", None), nn.Conv3d):
+        if isinstance(dict(module.named_children()).get("proj"), nn.Conv3d):
             module.forward = types.MethodType(_patch_product, module)
 
 

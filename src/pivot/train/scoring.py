@@ -46,7 +46,9 @@ class Scorer:
         prompts = [unit.prompt for unit in units]
         corrupted = None
         if view != "clean":
-            damaged = [self.corruptor.corrupt(prompt, step) for prompt in prompts]
+            # What the anchors have already encoded need not be corrupted, let alone processed, again.
+            known = self.policy.knows_features
+            damaged = [p if known(p, "corrupted") else self.corruptor.corrupt(p, step) for p in prompts]
             corrupted = self.policy.features(damaged, "corrupted")
         if view == "corrupted":
             assert corrupted is not None

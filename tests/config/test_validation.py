@@ -22,7 +22,7 @@ WRONG = {
     "train.minibatch_prompts=999": "train.minibatch_prompts is 999, more than the 32 prompts of a step",
     "model.device=gpu": "model.device is 'gpu', but must be auto, cpu, cuda or cuda:N.",
     "model.attention=flash_attention_2": "model.attention=flash_attention_2 needs model.dtype=bfloat16.",
-    "model.attention=flash_attention_2 train.layout=tree": "train.layout=tree needs a mask",
+    "model.attention=flash_attention_2 train.layout=tree": "train.layout=tree needs model.attention=sdpa",
     "model.min_pixels=10 model.max_pixels=5": "model.min_pixels is 10, more than model.max_pixels 5.",
     "data.tasks=angel": "data.tasks names 'angel', which is no procedural task; the nearest is angle.",
     "data.train=geometry3k data.tasks=angle": "data.tasks chooses tasks of data.train=tiny",

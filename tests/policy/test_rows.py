@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from pivot.policy.corruption import Corruption, Corruptor
-from pivot.policy.rows import Unit
+from pivot.policy.rows import Unit, tree_rows
 from pivot.tasks import procedural
 from pivot.types import Prompt
 
@@ -121,3 +121,39 @@ def test_features_are_computed_once_for_the_same_weights(policy, monkeypatch):
         policy.forget_features()
         policy.features(prompts)
     assert calls == [2, 1, 3]
+
+
+def test_siblings_that_begin_alike_share_tokens_and_scores(policy, units):
+    """The same response twice, one that is the beginning of another, one that parts later; in no order."""
+    prompt = units[0].prompt
+    responses = [torch.tensor(y) for y in ([7, 8, 9, 4], [5], [7, 8], [7, 8, 9, 4], [7, 8, 3, 4], [5, 6])]
+    rows = tree_rows([Unit(prompt, responses), units[1]])
+    assert len(rows.targets_N) == len("7894") + len("34") + len("56") + len(units[1].responses[0])
+    for row, y in enumerate(responses):
+        assert rows.targets_N[rows.token_BT[row, : len(y)]].tolist() == y.tolist()
+        assert rows.mask_BT[row].sum() == len(y)
+    with torch.no_grad():
+        found = policy.score([Unit(prompt, responses)], policy.features([prompt]), layout="tree")
+        apart = policy.score([Unit(prompt, responses)], policy.features([prompt]), layout="repeated")
+    torch.testing.assert_close(found.logprobs_BT, apart.logprobs_BT, atol=2e-5, rtol=0)
+    torch.testing.assert_close(found.entropy_BT, apart.entropy_BT, atol=2e-5, rtol=0)
+
+
+def test_a_shared_token_takes_the_gradient_of_all_its_owners(policy, units):
+    """Weighted differently in each response, so that a gradient that reaches one alone shows."""
+    prompt, y = units[0].prompt, torch.tensor([7, 8, 9])
+    unit = Unit(prompt, [y, y, torch.tensor([7, 8, 4, 4])])
+    weights_B = torch.tensor([0.3, -1.7, 2.9])[:, None]
+    gradients = []
+    for layout in ("tree", "repeated"):
+        policy.model.zero_grad()
+        found = policy.score([unit], policy.features([prompt]), layout=layout)
+        (weights_B * found.logprobs_BT).sum().backward()
+        gradients.append(torch.cat([p.grad.flatten() for p in policy.model.parameters()]))
+    assert (gradients[0] - gradients[1]).norm() < 1e-4 * gradients[1].norm()
+
+
+def test_tree_rows_are_refused_by_an_attention_that_would_mix_siblings(policy, units, monkeypatch):
+    monkeypatch.setattr(policy.model.model.language_model.config, "_attn_implementation", "eager")
+    with pytest.raises(AssertionError, match="shared_prefix"):
+        policy.score(units, policy.features([u.prompt for u in units]), layout="tree")

@@ -19,30 +19,22 @@ batches = st.lists(st.builds(unit, st.integers(1, 40), lengths), min_size=1, max
 
 
 @settings(derandomize=True, deadline=None, max_examples=150)
-@given(batches, st.sampled_from(["auto", "tree", "repeated"]), st.integers(1, 400), st.integers(1, 200))
-def test_every_response_once_within_the_budget(units, layout, budget, tree_row):
-    plan = Packing(layout, budget, tree_row).plan(units)
+@given(batches, st.sampled_from(["tree", "repeated"]), st.integers(1, 400))
+def test_every_response_once_within_the_budget(units, layout, budget):
+    plan = Packing(layout, budget).plan(units)
     rows = torch.cat([row_indices(units, batch) for batch in plan]).tolist()
     assert sorted(rows) == list(range(sum(len(u.responses) for u in units)))
     for batch in plan:
         chosen = select(units, batch)
-        tree = batch.layout == "tree"
-        num_rows = len(chosen) if tree else sum(len(u.responses) for u in chosen)
-        longest = max(u.tree_length if tree else u.repeated_length for u in chosen)
-        assert num_rows * longest <= budget or rows_are_single(chosen)
-        if layout != "auto":
-            assert batch.layout == layout
+        num_rows = sum(len(u.responses) for u in chosen)
+        tree, repeated = (
+            sum(u.tree_length for u in chosen),
+            num_rows * max(u.repeated_length for u in chosen),
+        )
+        assert (tree if layout == "tree" else repeated) <= budget or rows_are_single(chosen)
+        assert batch.layout == layout
 
 
 def rows_are_single(chosen):
     """What cannot be split any further may exceed the budget, alone."""
     return len(chosen) == 1 and len(chosen[0].responses) == 1
-
-
-def test_auto_takes_the_tree_where_it_fits():
-    short, long = unit(10, [20, 20]), unit(10, [90, 90])
-    plan = Packing("auto", 1000, tree_row_tokens=100).plan([short, long])
-    assert {batch.layout: [part.unit for part in batch.parts] for batch in plan} == {
-        "tree": [0],
-        "repeated": [1],
-    }

@@ -20,6 +20,9 @@ from pivot.method import preset
 from pivot.train.loop import train
 
 GOLDEN = Path(__file__).with_name("golden.json")
+ROUNDING = 2e-3
+"""Sums in another order (how rows are packed, which kernel attends) differ in the last bits, and eight training steps
+make that grow; a changed equation, draw or mask is off by far more. Counts have to be equal all the same."""
 METHODS = ("pivot", "dapo", "papo", "vppo")
 SETTINGS = [
     "train.steps=8",
@@ -65,7 +68,8 @@ def test_golden_run(tmp_path, method):
     for row, pinned in zip(found, golden["runs"][method], strict=True):
         assert row.keys() == pinned.keys()
         for name, value in pinned.items():
-            assert row[name] == pytest.approx(value, rel=1e-5, abs=1e-7), f"step {row['step']}: {name}"
+            rounding = 0 if isinstance(value, int) else ROUNDING
+            assert row[name] == pytest.approx(value, rel=rounding, abs=1e-6), f"step {row['step']}: {name}"
 
 
 def test_the_golden_runs_are_worth_pinning():

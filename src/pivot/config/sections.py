@@ -22,7 +22,7 @@ class ModelConfig:
     device: str = "auto"
     """`auto` takes a GPU where there is one; or `cpu`, `cuda`, `cuda:1`."""
     attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
-    """The attention kernel; rows with a shared prefix need `sdpa` or `eager`."""
+    """The attention kernel; rows with a shared prefix need `sdpa`."""
     min_pixels: int | None = None
     """Smallest image area after resizing; None: what the model's files say (paper's recipe: 200704)."""
     max_pixels: int | None = None
@@ -158,11 +158,9 @@ class TrainConfig:
     seed: int = 0
     """Fixes a run bit for bit on one machine."""
     layout: Literal["auto", "tree", "repeated"] = "auto"
-    """`tree`: one row a prompt with all its responses; `repeated`: one row a response; `auto`: tree where it fits."""
+    """`tree`: prompts once, responses as trees (attention `sdpa`); `repeated`: one row a response; `auto`: either."""
     micro_batch_tokens: int = 16384
-    """Padded tokens a forward/backward pass may hold."""
-    tree_row_tokens: int = 4096
-    """Longest row that `auto` lays out as a tree."""
+    """Tokens a forward/backward pass may hold."""
     max_bad_updates: int = 5
     """Updates in a row with a loss or gradient that is not finite before the run stops."""
     threads: int | None = None

@@ -39,7 +39,6 @@ AT_LEAST = {
     "train.weight_decay": 0,
     "train.seed": 0,
     "train.micro_batch_tokens": 1,
-    "train.tree_row_tokens": 1,
     "train.max_bad_updates": 1,
     "train.threads": 1,
     "eval.every": 0,
@@ -105,8 +104,8 @@ def _model(config: Config) -> Iterator[str]:
     model = config.model
     if re.fullmatch(r"auto|cpu|cuda(:\d+)?", model.device) is None:
         yield f"model.device is {model.device!r}, but must be auto, cpu, cuda or cuda:N."
-    if model.attention == "flash_attention_2" and config.train.layout == "tree":
-        yield "train.layout=tree needs a mask that flash_attention_2 does not take: use model.attention=sdpa."
+    if model.attention != "sdpa" and config.train.layout == "tree":
+        yield f"train.layout=tree needs model.attention=sdpa; with {model.attention} use train.layout=repeated or auto."
     if model.attention == "flash_attention_2" and model.dtype == "float32":
         yield "model.attention=flash_attention_2 needs model.dtype=bfloat16."
     if model.min_pixels is not None and model.max_pixels is not None and model.min_pixels > model.max_pixels:

@@ -113,7 +113,8 @@ def _update(config: Config, model: Architecture) -> list[Item]:
         )
     head = COPIES * min(CHUNK_BYTES, tokens * model.vocabulary * 4)
     head += 0 if config.model.lora_rank else model.vocabulary * model.text.hidden * size
-    mask = 0 if config.train.layout == "repeated" else tokens * config.train.tree_row_tokens * size
+    seen = config.rollout.max_prompt_tokens + config.rollout.max_tokens
+    mask = 0 if config.train.layout == "repeated" else tokens * seen * size
     text = activation_bytes(model.text, tokens, config)
     checkpointed = "with" if config.model.gradient_checkpointing else "without"
     return [

@@ -25,6 +25,7 @@ from pivot.errors import UserError
 from pivot.policy import tiny
 from pivot.policy.encoding import PromptEncoder
 from pivot.policy.policy import Policy
+from pivot.policy.shared_prefix import share_prefixes
 from pivot.policy.vision import batch_vision_attention, linear_patch_embedding
 
 FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
@@ -59,6 +60,7 @@ def load_policy(name: str, options: ModelOptions | None = None) -> Policy:
     _limit_images(processor, options)
     batch_vision_attention(model)
     linear_patch_embedding(model)
+    share_prefixes(model)
     _prepare(model, options)
     model.to(pick_device(options.device))
     return Policy(model, tokenizer, PromptEncoder(model, tokenizer, processor))

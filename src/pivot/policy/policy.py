@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -15,6 +15,7 @@ from transformers.cache_utils import Cache
 from pivot.method import token_statistics
 from pivot.policy.encoding import EncodedPrompt, PromptEncoder
 from pivot.policy.rows import Rows, Unit, repeated_rows, tree_rows
+from pivot.policy.shared_prefix import shares_prefixes
 from pivot.policy.vision import ImageFeatures, encode_images
 
 Layout = Literal["tree", "repeated"]
@@ -156,8 +157,7 @@ class Policy:
 
         With `corrupted_features`, also under the corrupted images and the divergence of the two (no gradient).
         """
-        rows = tree_rows(units, self.pad_id) if layout == "tree" else repeated_rows(units, self.pad_id)
-        rows = _to_device(rows, self.device)
+        rows = (tree_rows(units) if layout == "tree" else repeated_rows(units, self.pad_id)).to(self.device)
         clean_ND = self._predictors(rows, features)
         corrupted_ND = None
         if corrupted_features is not None:
@@ -166,41 +166,26 @@ class Policy:
         found = token_statistics(
             clean_ND,
             self.head_weight_VD,
-            rows.targets_BT[rows.mask_BT],
+            rows.targets_N,
             corrupted_hidden_ND=corrupted_ND,
             with_entropy=with_entropy,
         )
-        mask_BT = rows.mask_BT
         return ResponseStatistics(
-            mask_BT=mask_BT,
-            logprobs_BT=_scatter(found.logprobs_N, mask_BT),
-            entropy_BT=_scatter(found.entropy_N, mask_BT),
-            corrupted_logprobs_BT=None
-            if corrupted_ND is None
-            else _scatter(found.corrupted_logprobs_N, mask_BT),
-            divergence_BT=None if corrupted_ND is None else _scatter(found.divergence_N, mask_BT),
+            mask_BT=rows.mask_BT,
+            logprobs_BT=rows.spread(found.logprobs_N),
+            entropy_BT=rows.spread(found.entropy_N),
+            corrupted_logprobs_BT=None if corrupted_ND is None else rows.spread(found.corrupted_logprobs_N),
+            divergence_BT=None if corrupted_ND is None else rows.spread(found.divergence_N),
         )
 
     def _predictors(self, rows: Rows, features: Sequence[Sequence[ImageFeatures]]) -> Tensor:
-        """Hidden states [N, D] that predict the valid response tokens, row by row."""
-        inputs = self.embed(rows.input_ids_RL, [features[u] for u in rows.prompt_R])
-        hidden_RLD = self.hidden(inputs, rows.position_ids_3RL, rows.attention_mask)
-        return hidden_RLD.flatten(0, 1)[rows.predictor_BT[rows.mask_BT]]
-
-
-def _scatter(values_N: Tensor | None, mask_BT: Tensor) -> Tensor:
-    """Values of the valid tokens in their places; zeros where they were not asked for."""
-    if values_N is None:
-        return torch.zeros(mask_BT.shape, device=mask_BT.device)
-    return values_N.new_zeros(mask_BT.shape).masked_scatter(mask_BT, values_N)
-
-
-def _to_device(rows: Rows, device: torch.device) -> Rows:
-    for field in fields(rows):
-        value = getattr(rows, field.name)
-        if isinstance(value, Tensor):
-            setattr(rows, field.name, value.to(device))
-    return rows
+        """Hidden states [N, D] that predict the response tokens."""
+        inputs = self.embed(rows.input_ids_RL, [features[u] for u in rows.unit_R])
+        if rows.shared_prefix is not None:
+            assert shares_prefixes(self.model), "tree rows need the attention of policy/shared_prefix.py"
+            inputs["shared_prefix"] = rows.shared_prefix
+        hidden_RLD = self.hidden(inputs, rows.position_ids_3RL, None)
+        return hidden_RLD.flatten(0, 1)[rows.predictor_N]
 
 
 def _vision_ids(model: Any, tokenizer: Any) -> list[int]:

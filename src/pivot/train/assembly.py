@@ -122,10 +122,10 @@ def _plan(config: Config) -> StepPlan:
 
 
 def _packing(config: Config) -> Packing:
+    """Trees where the attention can share prefixes; the other kernels get plain rows."""
     train = config.train
-    flash = config.model.attention == "flash_attention_2"
-    layout = "repeated" if flash and train.layout == "auto" else train.layout
-    return Packing(layout, train.micro_batch_tokens, train.tree_row_tokens)
+    fitting = "tree" if config.model.attention == "sdpa" else "repeated"
+    return Packing(fitting if train.layout == "auto" else train.layout, train.micro_batch_tokens)
 
 
 def _corruption(config: Config) -> Corruption:

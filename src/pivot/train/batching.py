@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -33,55 +32,43 @@ class MicroBatch:
 class Packing:
     """How rows are laid out and how large a micro-batch may be."""
 
-    layout: Literal["auto", "tree", "repeated"] = "auto"
+    layout: Layout = "tree"
     micro_batch_tokens: int = 16384
-    tree_row_tokens: int = 4096
 
     def plan(self, units: Sequence[Unit]) -> list[MicroBatch]:
         """All responses of all units, each once, in micro-batches of similar length and at most the budget."""
-        plan: list[MicroBatch] = []
-        for layout in ("tree", "repeated"):
-            members = [u for u, unit in enumerate(units) if unit.responses and self._layout(unit) == layout]
-            parts = [part for u in members for part in self._split(u, units[u], layout)]
-            plan += self._fill(parts, units, layout)
-        return plan
-
-    def _layout(self, unit: Unit) -> Layout:
-        if self.layout != "auto":
-            return self.layout
-        return "tree" if unit.tree_length <= self.tree_row_tokens else "repeated"
-
-    def _split(self, index: int, unit: Unit, layout: Layout) -> list[Part]:
-        """A unit in parts that fit the budget; a single response may exceed it, then it goes alone."""
-        parts: list[list[int]] = [[]]
-        for i in range(len(unit.responses)):
-            if parts[-1] and _cost(unit, [*parts[-1], i], layout) > self.micro_batch_tokens:
-                parts.append([])
-            parts[-1].append(i)
-        return [Part(index, tuple(part)) for part in parts]
-
-    def _fill(self, parts: Sequence[Part], units: Sequence[Unit], layout: Layout) -> list[MicroBatch]:
+        parts = [part for u, unit in enumerate(units) if unit.responses for part in self._split(u, unit)]
+        parts.sort(key=lambda part: (_longest(units[part.unit], part.responses), part.unit))
         batches: list[list[Part]] = []
-        longest = num_rows = 0
-        for part in sorted(parts, key=lambda p: (_row_length(units[p.unit], p.responses, layout), p.unit)):
-            rows = 1 if layout == "tree" else len(part.responses)
-            longest = max(longest, _row_length(units[part.unit], part.responses, layout))
-            if not batches or longest * (num_rows + rows) > self.micro_batch_tokens:
+        for part in parts:
+            if not batches or self._cost(units, [*batches[-1], part]) > self.micro_batch_tokens:
                 batches.append([])
-                num_rows, longest = 0, _row_length(units[part.unit], part.responses, layout)
             batches[-1].append(part)
-            num_rows += rows
-        return [MicroBatch(layout, tuple(batch)) for batch in batches]
+        return [MicroBatch(self.layout, tuple(batch)) for batch in batches]
+
+    def _split(self, index: int, unit: Unit) -> list[Part]:
+        """A unit in parts that fit the budget; a single response may exceed it, then it goes alone."""
+        parts: list[tuple[int, ...]] = [()]
+        for i in range(len(unit.responses)):
+            grown = (*parts[-1], i)
+            if parts[-1] and self._cost([unit], [Part(0, grown)]) > self.micro_batch_tokens:
+                parts.append((i,))
+            else:
+                parts[-1] = grown
+        return [Part(index, part) for part in parts]
+
+    def _cost(self, units: Sequence[Unit], parts: Sequence[Part]) -> int:
+        """Tokens that go through the model: a tree holds each prompt once, repeated rows are padded to the longest."""
+        if self.layout == "tree":
+            return sum(
+                len(units[p.unit].prompt) + sum(len(units[p.unit].responses[i]) for i in p.responses)
+                for p in parts
+            )
+        return sum(len(p.responses) for p in parts) * max(_longest(units[p.unit], p.responses) for p in parts)
 
 
-def _row_length(unit: Unit, responses: Sequence[int], layout: Layout) -> int:
-    lengths = [len(unit.responses[i]) for i in responses]
-    return len(unit.prompt) + (sum(lengths) if layout == "tree" else max(lengths))
-
-
-def _cost(unit: Unit, responses: Sequence[int], layout: Layout) -> int:
-    rows = 1 if layout == "tree" else len(responses)
-    return rows * _row_length(unit, responses, layout)
+def _longest(unit: Unit, responses: Sequence[int]) -> int:
+    return len(unit.prompt) + max(len(unit.responses[i]) for i in responses)
 
 
 def select(units: Sequence[Unit], batch: MicroBatch) -> list[Unit]:

@@ -212,7 +212,6 @@ def test_a_users_own_reward(tmp_path, small_config, repeatable):
     ("function", "sentence"),
     [
         ("own_rewards:too_few", "returned 1 values for 24 responses"),
-        ("own_rewards:not_a_number", "returned nan for response 0"),
         ("own_rewards:raises", "raised KeyError"),
         ("own_rewards:never", "did not return within 0.5 s"),
         ("own_rewards:missing", "has no function 'missing'"),
@@ -221,7 +220,9 @@ def test_a_users_own_reward(tmp_path, small_config, repeatable):
     ],
 )
 def test_a_broken_reward_is_named(tmp_path, small_config, function, sentence):
-    config = small_config("dapo", f"reward.function={function}", "reward.timeout=0.5")
+    # Long enough for a busy machine, but for the one that is to run out of it.
+    seconds = 0.5 if function == "own_rewards:never" else 60
+    config = small_config("dapo", f"reward.function={function}", f"reward.timeout={seconds}")
     with pytest.raises(UserError, match=sentence):
         train(config, tmp_path / "run", quiet=True)
     assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] == "failed"

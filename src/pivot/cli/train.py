@@ -11,9 +11,6 @@ from pivot.cli import options
 from pivot.config import describe
 from pivot.errors import UserError
 
-STOPPED = 3
-"""Exit code of a run that a signal stopped and that can be resumed."""
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_arguments(parser)
@@ -42,6 +39,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     from pivot.train import loop
     from pivot.train.run_folder import has_progress
+    from pivot.train.stopping import STOPPED
 
     if args.resume is not None:
         if args.settings or args.out:

@@ -162,7 +162,9 @@ class TrainConfig:
     micro_batch_tokens: int = 16384
     """Tokens a forward/backward pass may hold."""
     max_bad_updates: int = 5
-    """Updates in a row with a loss or gradient that is not finite before the run stops."""
+    """Updates in a row with a reward, loss or gradient that is not finite before the run stops."""
+    halve_on_oom: bool = True
+    """Out of memory: halve `micro_batch_tokens` (in a rollout `rollout.batch_tokens`), say so and go on."""
     threads: int | None = None
     """CPU threads of torch; None: one for models under 5M parameters, else torch's own choice."""
 
@@ -193,6 +195,8 @@ class CheckpointConfig:
     """Steps between checkpoints; the last step is always saved."""
     keep_last: int = 2
     """Checkpoints kept, besides the best by validation accuracy."""
+    stop_seconds: float = 120.0
+    """What SIGINT or SIGTERM leaves a step to finish and be saved; then it is abandoned (not in the paper)."""
 
 
 @dataclass(frozen=True)

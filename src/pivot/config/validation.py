@@ -50,7 +50,14 @@ AT_LEAST = {
     "log.rollouts_per_step": 0,
     "log.rollouts_every": 1,
 }
-ABOVE_ZERO = ("reward.timeout", "rollout.temperature", "rollout.top_p", "train.lr", "train.grad_clip")
+ABOVE_ZERO = (
+    "reward.timeout",
+    "rollout.temperature",
+    "rollout.top_p",
+    "train.lr",
+    "train.grad_clip",
+    "checkpoint.stop_seconds",
+)
 AT_MOST_ONE = ("corruption.probability", "rollout.top_p")
 BELOW_ONE = ("train.adam_beta1", "train.adam_beta2")
 NOT_NEGATIVE = ("corruption.probability", *BELOW_ONE)

@@ -63,7 +63,9 @@ def draw_tokens(logits_NV: Tensor, uniform_N: Tensor, sampling: Sampling, banned
     total_N = cumulative_NV[:, -1:]
     # Strictly below the total, so that the first entry above it exists and has a probability.
     point_N1 = torch.minimum(uniform_N[:, None] * total_N, total_N * (1 - 1e-12))
-    return torch.searchsorted(cumulative_NV, point_N1, right=True).squeeze(-1)
+    drawn_N1 = torch.searchsorted(cumulative_NV, point_N1, right=True)
+    # Logits that are not finite find no entry; the update that follows from them is skipped and named.
+    return drawn_N1.clamp(max=logits_NV.shape[-1] - 1).squeeze(-1)
 
 
 def keep_nucleus(probs_NV: Tensor, top_p: float) -> Tensor:

@@ -19,10 +19,11 @@ from pivot.train.batching import Packing
 from pivot.train.clock import PhaseClock
 from pivot.train.data import expert_demonstrations
 from pivot.train.optimizer import MasterAdamW
+from pivot.train.plan import StepPlan
 from pivot.train.scoring import Scorer
 from pivot.train.selection import Sources
 from pivot.train.stream import FreshStream
-from pivot.train.trainer import StepPlan, Trainer
+from pivot.train.trainer import Trainer
 from pivot.train.update import Updater
 from pivot.types import Prompt
 
@@ -116,6 +117,7 @@ def _plan(config: Config) -> StepPlan:
         sampling=training_sampling(config),
         seed=config.train.seed,
         batch_tokens=config.rollout.batch_tokens,
+        halve_on_oom=config.train.halve_on_oom,
         recompute_logprobs=config.rollout.recompute_logprobs,
         store_logprobs=config.method.anchor_use == "off_policy" if stored is None else stored,
     )
@@ -125,7 +127,8 @@ def _packing(config: Config) -> Packing:
     """Trees where the attention can share prefixes; the other kernels get plain rows."""
     train = config.train
     fitting = "tree" if config.model.attention == "sdpa" else "repeated"
-    return Packing(fitting if train.layout == "auto" else train.layout, train.micro_batch_tokens)
+    layout = fitting if train.layout == "auto" else train.layout
+    return Packing(layout, train.micro_batch_tokens, train.halve_on_oom)
 
 
 def _corruption(config: Config) -> Corruption:

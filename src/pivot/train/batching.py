@@ -28,12 +28,14 @@ class MicroBatch:
     parts: tuple[Part, ...]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Packing:
-    """How rows are laid out and how large a micro-batch may be."""
+    """How rows are laid out and how large a micro-batch may be; one of it serves a whole run."""
 
     layout: Layout = "tree"
     micro_batch_tokens: int = 16384
+    may_halve: bool = True
+    """Whether running out of memory lowers `micro_batch_tokens` instead of ending the run."""
 
     def plan(self, units: Sequence[Unit]) -> list[MicroBatch]:
         """All responses of all units, each once, in micro-batches of similar length and at most the budget."""
@@ -45,6 +47,16 @@ class Packing:
                 batches.append([])
             batches[-1].append(part)
         return [MicroBatch(self.layout, tuple(batch)) for batch in batches]
+
+    def halve(self, units: Sequence[Unit]) -> bool:
+        """Plan these units in micro-batches of at most half their present size; False where that cannot be done."""
+        plan = self.plan(units)
+        divisible = any(sum(len(part.responses) for part in batch.parts) > 1 for batch in plan)
+        if not (self.may_halve and divisible):
+            return False
+        largest = max(self._cost(units, batch.parts) for batch in plan)
+        self.micro_batch_tokens = max(1, min(self.micro_batch_tokens, largest) // 2)
+        return True
 
     def _split(self, index: int, unit: Unit) -> list[Part]:
         """A unit in parts that fit the budget; a single response may exceed it, then it goes alone."""

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import platform
-import shlex
-import signal
 import sys
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-import transformers
-
-from pivot import __version__
 from pivot.config import Config, from_dict, to_dict
 from pivot.errors import UserError
 from pivot.evaluate.summary import add_scores
@@ -25,13 +17,17 @@ from pivot.train import assembly
 from pivot.train.card import write_card
 from pivot.train.checkpoint import Checkpoint, CheckpointStore
 from pivot.train.data import Prompts, drop_long_prompts, training_prompts
+from pivot.train.environment import environment
 from pivot.train.evaluation import Evaluation
+from pivot.train.guard import Guard
+from pivot.train.history import History, loud
 from pivot.train.metrics import machine_metrics, step_metrics
 from pivot.train.progress import Progress
 from pivot.train.rollout_records import rollout_records
 from pivot.train.run_folder import RunFolder
 from pivot.train.sinks import open_sinks
 from pivot.train.state import load_state, save_state, weights_path
+from pivot.train.stopping import Stopped, Stopping
 from pivot.train.trainer import StepOutcome
 
 
@@ -62,18 +58,26 @@ def resume(out: Path, *, quiet: bool = False) -> RunResult:
         config = from_dict(folder.read_config())
         store = CheckpointStore(out, config.checkpoint.keep_last)
         store.clean_leftovers()
-        notes: list[str] = []
-        start = store.latest_good(report=notes.append)
-        for note in notes:
-            print(f"{note}; going on from {start.path.name if start else 'the beginning'}", file=sys.stderr)
+        start = _last_good(store)
         step = start.step if start else 0
         store.set_aside_after(step)
         folder.truncate_after(step)
         return _Run(config, folder, start, quiet).go()
 
 
-class _Stopped(BaseException):
-    """A signal came while there was nothing to finish."""
+def _last_good(store: CheckpointStore) -> Checkpoint | None:
+    """Where to go on; None if no step was ever saved. Damage is said aloud, and ends it where nothing else is left."""
+    damaged: list[str] = []
+    start = store.latest_good(report=damaged.append)
+    if start is None and damaged:
+        raise UserError(
+            f"{store.folder} holds no checkpoint that can be used: {'; '.join(damaged)}; restore one, or begin again "
+            "with another --out"
+        )
+    if start is not None:
+        for sentence in damaged:
+            print(f"{sentence}; going on from {start.path.name}", file=sys.stderr)
+    return start
 
 
 class _Run:
@@ -84,24 +88,26 @@ class _Run:
         first_step = start.step + 1 if start else 1
         self.progress = Progress(config.train.steps, first_step=first_step, quiet=quiet)
         self.store = CheckpointStore(folder.path, config.checkpoint.keep_last)
-        self.stop_signal: signal.Signals | None = None
-        self.bad_updates = 0
+        self.stopping = Stopping(config.checkpoint.stop_seconds)
+        past = folder.read_metrics()
+        self.history = History(past)
+        self.guard = Guard(folder, config.train.max_bad_updates, self.progress.say)
+        self.guard.recall(past)
         self.scores: dict[int, float] = {}
         """Validation accuracy by step."""
-        self.stepping = False
         self.finished_steps = self.saved_step = start.step if start else 0
 
     def go(self) -> RunResult:
         """Set up, train, and leave the folder with a status whatever happens."""
-        self.folder.update_status(**_environment(), status="running", reason=None)
+        self.folder.update_status(**environment(), status="running", reason=None)
         try:
             with ExitStack() as stack:
                 stack.enter_context(self.progress)
-                stack.enter_context(self._signals())
+                stack.enter_context(self.stopping)
                 judge = assembly.build_judge(self.config)
                 stack.callback(judge.close)
                 finished = self._train(judge, stack)
-        except _Stopped:
+        except Stopped:
             finished = False
         except KeyboardInterrupt:
             self.folder.update_status(status="stopped", reason="interrupted twice")
@@ -111,7 +117,7 @@ class _Run:
             with suppress(UserError):  # a full disk must not hide what went wrong
                 self.folder.update_status(status="failed", reason=reason)
             raise
-        reason = None if finished else self.stop_signal.name if self.stop_signal else "stopped"
+        reason = None if finished else self.stopping.reason
         self.folder.update_status(status="finished" if finished else "stopped", reason=reason)
         return RunResult(self.folder.path, self.finished_steps, finished)
 
@@ -135,16 +141,17 @@ class _Run:
         elif sets:
             add_scores(self._scores, evaluation.table(policy, sets, "before"))
         self._announce(prompts)
+        self.budgets = self.trainer.budgets
         self.progress.begin_steps()
-        while self.finished_steps < config.train.steps and self.stop_signal is None:
-            self.stepping = True
+        while self.finished_steps < config.train.steps and not self.stopping:
+            self.stopping.stepping = True
             row = self._step(evaluation, watched)
             self.finished_steps = self.trainer.finished_steps
             for sink in sinks:
                 sink.write(int(row["step"]), row)
         if self.finished_steps > self.saved_step:
             self._save()
-        self.stepping = False
+        self.stopping.stepping = False
         finished = self.finished_steps >= config.train.steps
         if finished and sets:
             add_scores(self._scores, evaluation.table(policy, sets, "after"))
@@ -185,12 +192,13 @@ class _Run:
         outcome = trainer.step()
         times = self.progress.clock.metrics()
         row: dict[str, Any] = dict(step_metrics(outcome, trainer.method, trainer.sources.buffer, lr))
-        row |= times | machine_metrics(times, row["rollout/tokens"])
+        row |= times | machine_metrics(times, row["rollout/tokens"]) | self._budgets(outcome.step)
+        row |= self._spikes(outcome.step, row)
         if watched and (outcome.step % config.eval.every == 0 or outcome.step == config.train.steps):
             row |= evaluation.validate(trainer.policy, watched)
             self.scores[outcome.step] = row["eval/accuracy"]
         self._write(outcome, row)
-        self._guard(outcome)
+        self.guard.observe(outcome, trainer.policy)
         if outcome.step % config.checkpoint.every == 0 or outcome.step == config.train.steps:
             self._save()
         self.progress.step_done(outcome.step, row)
@@ -200,7 +208,7 @@ class _Run:
         log, step = self.config.log, outcome.step
         for broken in outcome.selection.unreadable:
             self.progress.say(f"step {step}: {broken}; it is left out")
-        if not outcome.selection.kept:
+        if not outcome.selection.kept and not outcome.selection.nonfinite:
             self.progress.say(
                 f"step {step}: no group has both right and wrong responses; weights stay as they are"
             )
@@ -211,61 +219,23 @@ class _Run:
             )
         self.folder.append_metrics(row)
 
-    def _guard(self, outcome: StepOutcome) -> None:
-        """Updates that are not finite were skipped; too many in a row end the run before anything is overwritten."""
-        if outcome.update is None:
-            return
-        for ids in outcome.update.skipped:
-            self.progress.say(
-                f"step {outcome.step}: loss or gradient is not finite, update skipped; prompts: {', '.join(ids)}"
-            )
-        self.bad_updates = 0 if outcome.update.num_updates else self.bad_updates + len(outcome.update.skipped)
-        if self.bad_updates >= self.config.train.max_bad_updates:
-            raise UserError(
-                f"{self.bad_updates} updates in a row were not finite; the last checkpoint in {self.store.folder} is "
-                "good: lower train.lr, or train.grad_clip, and resume from it"
-            )
+    def _budgets(self, step: int) -> dict[str, int]:
+        """The token budgets, which running out of memory halves; a change is said aloud."""
+        for name, tokens in self.trainer.budgets.items():
+            if tokens != self.budgets[name]:
+                self.progress.say(f"step {step}: out of memory; {name} is {tokens} from now on")
+        self.budgets = self.trainer.budgets
+        return {f"memory/{name}": tokens for name, tokens in self.budgets.items()}
+
+    def _spikes(self, step: int, row: Mapping[str, Any]) -> dict[str, float]:
+        spikes = self.history.spikes(row)
+        self.history.add(row)
+        if sentence := loud(spikes):
+            self.progress.say(f"step {step}: {sentence}")
+        return spikes
 
     def _save(self) -> None:
         trainer, step = self.trainer, self.trainer.finished_steps
+        self.guard.check_weights(trainer.policy, step)
         self.store.save(step, lambda folder: save_state(trainer, folder), score=self.scores.get(step))
         self.saved_step = step
-
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
-        """SIGINT and SIGTERM end the run after the step, with a checkpoint; a second SIGINT ends it at once.
-
-        Between steps, while something is loaded or evaluated, there is nothing to lose and it ends at once too.
-        """
-
-        def stop(number: int, _: object) -> None:
-            if self.stop_signal is not None and number == signal.SIGINT:
-                raise KeyboardInterrupt
-            self.stop_signal = signal.Signals(number)
-            if not self.stepping:
-                raise _Stopped
-            self.progress.say(
-                f"{self.stop_signal.name}: finishing this step, then saving (again to leave at once)"
-            )
-
-        try:
-            before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-        except ValueError:  # not the main thread: signals belong to somebody else
-            before = {}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-
-def _environment() -> dict[str, Any]:
-    return {
-        "pivot": __version__,
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "command": shlex.join(sys.argv),
-        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-    }

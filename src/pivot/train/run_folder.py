@@ -41,6 +41,7 @@ class RunFolder:
         self.path = path
         self.metrics_path = path / "metrics.jsonl"
         self.rollouts_path = path / "rollouts.jsonl"
+        self.nonfinite_path = path / "nonfinite.jsonl"
         self._sync = sync
         self._lock = _acquire(path)
         remove_unfinished(path)
@@ -92,6 +93,10 @@ class RunFolder:
         """Add a step's sampled groups, all in one write."""
         append_bytes(self.rollouts_path, b"".join(map(encode_row, rows)), sync=self._sync)
 
+    def append_nonfinite(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Add the updates that a step skipped, with the ids of their prompts."""
+        append_bytes(self.nonfinite_path, b"".join(map(encode_row, rows)), sync=self._sync)
+
     def read_metrics(self) -> list[dict[str, Any]]:
         return read_rows(self.metrics_path)
 
@@ -99,9 +104,10 @@ class RunFolder:
         """Forget the rows of steps after `step`, which a resumed run will write again; returns how many.
 
         The files are replaced, never cut in place, and only if there is something to forget. The rows go to
-        `metrics.dropped.jsonl` and `rollouts.dropped.jsonl`; a last line that a crash cut short just goes.
+        `metrics.dropped.jsonl` and the like; a last line that a crash cut short just goes.
         """
-        return sum(_drop_after(path, step) for path in (self.metrics_path, self.rollouts_path))
+        paths = (self.metrics_path, self.rollouts_path, self.nonfinite_path)
+        return sum(_drop_after(path, step) for path in paths)
 
     def close(self) -> None:
         """Let another trainer in."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import torch
@@ -13,6 +14,7 @@ from pivot.policy.corruption import Corruptor
 from pivot.policy.policy import Policy, ResponseStatistics
 from pivot.policy.rows import Unit
 from pivot.train.batching import Packing, row_indices, select
+from pivot.train.memory import within_memory
 
 View = Literal["clean", "corrupted", "both"]
 
@@ -34,6 +36,13 @@ class Scorer:
         `clean` and `corrupted` give the log-probs under that image; `both` gives the clean ones, the corrupted ones
         and their divergence. A prompt without an image looks the same either way.
         """
+        return within_memory(
+            partial(self._score, units, step, view, width),
+            partial(self.packing.halve, units),
+            "train.micro_batch_tokens",
+        )
+
+    def _score(self, units: Sequence[Unit], step: int, view: View, width: int | None) -> ResponseStatistics:
         num_rows = sum(len(unit.responses) for unit in units)
         longest = max((len(y) for unit in units for y in unit.responses), default=0)
         total = _empty(num_rows, width or longest, with_corrupted=view == "both")

@@ -6,6 +6,7 @@ from its own source for a number of rounds, then by fresh prompts. A step may en
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -53,6 +54,8 @@ class Selection:
     """By prompt id, as they were rolled out."""
     unreadable: list[str] = field(default_factory=list)
     """What was wrong with prompts that could not be rolled out."""
+    nonfinite: list[str] = field(default_factory=list)
+    """Ids of prompts with a response whose reward is not finite."""
     rounds: int = 0
     """Rounds that sampled something."""
     tries: int = 0
@@ -74,6 +77,13 @@ class Selection:
         self._used |= set(ids)
         self.tries += 1
         return [*map(self._replay, draws), *(Visit(self.sources.prompts[i]) for i in ids)]
+
+    def finite(self, groups: Sequence[RolloutGroup]) -> list[RolloutGroup]:
+        """Without the groups of a reward that is not finite: it says nothing of them. They are noted."""
+        is_finite = [all(map(math.isfinite, group.accuracies)) for group in groups]
+        pairs = list(zip(groups, is_finite, strict=True))
+        self.nonfinite += [group.prompt.id for group, fine in pairs if not fine]
+        return [group for group, fine in pairs if fine]
 
     def observe(self, groups: Sequence[RolloutGroup]) -> None:
         """Keep what carries a signal."""

@@ -38,6 +38,7 @@ def save_state(trainer: Trainer, folder: Path) -> None:
             "step": trainer.finished_steps,
             "stream": trainer.sources.stream.state_dict(),
             "gate": trainer.gate.state_dict(),
+            "budgets": trainer.budgets,
         },
     )
 
@@ -58,6 +59,8 @@ def load_state(trainer: Trainer, folder: Path) -> None:
     trainer.sources.buffer.load_state_dict(storage.load_state(folder / "buffer"))
     trainer.sources.stream.load_state_dict(state["stream"])
     trainer.gate.load_state_dict(state["gate"])
+    if "budgets" in state:
+        trainer.budgets = state["budgets"]
     trainer.finished_steps = state["step"]
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -11,32 +11,17 @@ from pivot.experience import ReplayGate, StoredResponse
 from pivot.method import Allocation, Method, TokenScores, allocate_advantage
 from pivot.policy.encoding import EncodedPrompt, UnreadablePrompt
 from pivot.policy.policy import Policy
-from pivot.rollout import Sampling, sample_responses
+from pivot.rollout import sample_responses
 from pivot.tasks.judge import Judge
 from pivot.train.anchors import AnchorScores, AnchorSelector
 from pivot.train.clock import PhaseClock
+from pivot.train.memory import within_memory
+from pivot.train.plan import StepPlan
 from pivot.train.scoring import Scorer
 from pivot.train.selection import Selection, Sources, Visit
 from pivot.train.step_batch import StepBatch, build_batch, shuffled, with_experience
-from pivot.train.update import Updater, UpdateSummary
-from pivot.types import Prompt, RolloutGroup
-
-
-@dataclass(frozen=True)
-class StepPlan:
-    """The sizes of a step."""
-
-    prompts: int
-    """N, groups trained on."""
-    minibatch_prompts: int
-    responses: int
-    """G."""
-    max_tries: int
-    sampling: Sampling
-    seed: int
-    batch_tokens: int = 65536
-    recompute_logprobs: bool = False
-    store_logprobs: bool = False
+from pivot.train.update import Skipped, Updater, UpdateSummary
+from pivot.types import Prompt, Response, RolloutGroup
 
 
 @dataclass
@@ -76,11 +61,14 @@ class Trainer:
         while visits := selection.next_visits():  # Eq. 6: replayed prompts at the frontier, and fresh ones
             groups = self._roll_out(visits, selection)  # Eq. 1: G responses each
             self._verify(groups)  # R_i
+            groups = selection.finite(groups)
             self._record(groups, step)  # x -> {p-hat, Y+}
             selection.observe(groups)  # DAPO: 0 < k < G
         outcome = StepOutcome(step, selection, self.gate.is_open, AnchorScores())
         self.gate.observe(_solved_ratio(selection.sampled), step)
-        if selection.kept:
+        if selection.nonfinite:
+            outcome.update = UpdateSummary(skipped=[Skipped("reward", selection.nonfinite)])
+        elif selection.kept:
             outcome.anchors = self._anchor(selection, step)  # Eq. 4, 5, 7: y_exp
             batch = self._batch(selection.kept, step)
             self._score(batch, step)  # log p, log q, H
@@ -106,6 +94,19 @@ class Trainer:
     def _replays(self) -> bool:
         return self.method.replay and self.gate.is_open
 
+    @property
+    def budgets(self) -> dict[str, int]:
+        """Tokens held at once: as configured, or less after running out of memory."""
+        return {
+            "micro_batch_tokens": self.scorer.packing.micro_batch_tokens,
+            "batch_tokens": self.plan.batch_tokens,
+        }
+
+    @budgets.setter
+    def budgets(self, tokens: Mapping[str, int]) -> None:
+        self.scorer.packing.micro_batch_tokens = tokens["micro_batch_tokens"]
+        self.plan = replace(self.plan, batch_tokens=tokens["batch_tokens"])
+
     def encoded(self, prompt: Prompt) -> EncodedPrompt:
         return self.policy.encoder.encode(prompt)
 
@@ -113,19 +114,35 @@ class Trainer:
         with self.clock.phase("rollout"):
             visits = [visit for visit in visits if self._is_readable(visit.prompt, selection)]
             groups: list[RolloutGroup | None] = [None] * len(visits)
-            sampled = sample_responses(
-                self.policy,
-                [self.encoded(visit.prompt) for visit in visits],
-                self.plan.responses,
-                self.plan.sampling,
-                key=(self.plan.seed, selection.step),
-                batch_tokens=self.plan.batch_tokens,
+            prompts = [self.encoded(visit.prompt) for visit in visits]
+            sampled = within_memory(
+                lambda: self._sample(prompts, selection.step),
+                lambda: self._halve_rollout(prompts),
+                "rollout.batch_tokens",
             )
             for index, responses in sampled:
                 visit = visits[index]
                 groups[index] = RolloutGroup(visit.prompt, responses, replayed=visit.draw is not None)
             selection.visits |= {visit.prompt.id: visit for visit in visits}
             return [group for group in groups if group is not None]
+
+    def _sample(self, prompts: Sequence[EncodedPrompt], step: int) -> list[tuple[int, list[Response]]]:
+        plan = self.plan
+        return list(
+            sample_responses(
+                self.policy,
+                prompts,
+                plan.responses,
+                plan.sampling,
+                key=(plan.seed, step),
+                batch_tokens=plan.batch_tokens,
+            )
+        )
+
+    def _halve_rollout(self, prompts: Sequence[EncodedPrompt]) -> bool:
+        smaller = self.plan.halved([len(prompt) for prompt in prompts])
+        self.plan = smaller or self.plan
+        return smaller is not None
 
     def _is_readable(self, prompt: Prompt, selection: Selection) -> bool:
         """An image that turns out to be broken costs its prompt, not the run."""

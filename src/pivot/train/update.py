@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -13,11 +16,22 @@ from pivot.method import Allocation, Method, ObjectiveInputs, count_totals, obje
 from pivot.policy.policy import Policy
 from pivot.policy.rows import Unit
 from pivot.train.batching import MicroBatch, Packing, row_indices, select
+from pivot.train.memory import within_memory
 from pivot.train.optimizer import MasterAdamW
 from pivot.train.step_batch import StepBatch
 
 MAXIMA = ("ratio_max",)
 """Terms of the objective that are not added up over micro-batches."""
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """An update that was left out."""
+
+    what: Literal["reward", "loss", "gradient"]
+    """The first thing that was not finite."""
+    prompts: list[str]
+    """Ids of those it came from, as closely as that is known."""
 
 
 @dataclass
@@ -26,8 +40,8 @@ class UpdateSummary:
 
     terms: dict[str, float] = field(default_factory=dict)
     grad_norms: list[float] = field(default_factory=list)
-    skipped: list[list[str]] = field(default_factory=list)
-    """Prompt ids of updates that were left out because a number was not finite."""
+    skipped: list[Skipped] = field(default_factory=list)
+    """Updates that were left out because a number was not finite."""
 
     @property
     def num_updates(self) -> int:
@@ -49,12 +63,12 @@ class Updater:
         summary = UpdateSummary()
         made: list[dict[str, float]] = []
         for groups in batch.minibatches():
-            terms, norm = self._minibatch(batch, allocation, groups)
-            if norm is None:
-                summary.skipped.append([batch.groups[g].prompt.id for g in groups])
+            terms, result = self._minibatch(batch, allocation, groups)
+            if isinstance(result, Skipped):
+                summary.skipped.append(result)
                 continue
             made.append(terms)
-            summary.grad_norms.append(norm)
+            summary.grad_norms.append(result)
         for terms in made:
             for name, value in terms.items():
                 summary.terms[name] = summary.terms.get(name, 0.0) + value / len(made)
@@ -62,25 +76,41 @@ class Updater:
 
     def _minibatch(
         self, batch: StepBatch, allocation: Allocation, groups: Sequence[int]
-    ) -> tuple[dict[str, float], float | None]:
+    ) -> tuple[dict[str, float], float | Skipped]:
+        """The terms, and the gradient norm of an update that was made."""
         rows = _Rows(batch, allocation, groups, with_anchors=self.method.anchor_use == "sft")
+        gradients = partial(self._gradients, rows)
+        terms, broken = within_memory(
+            gradients, partial(self.packing.halve, rows.units), "train.micro_batch_tokens"
+        )
+        norm = float(torch.nn.utils.clip_grad_norm_(self.optimizer.parameters, self.grad_clip))
+        result: float | Skipped = norm
+        if broken:
+            result = Skipped("loss", broken)
+        elif not math.isfinite(norm):
+            result = Skipped("gradient", [unit.prompt.prompt.id for unit in rows.units])
+        else:
+            self.optimizer.step()
+            self.policy.forget_features()
+        self.optimizer.zero_grad()
+        return terms, result
+
+    def _gradients(self, rows: _Rows) -> tuple[dict[str, float], list[str]]:
+        """Accumulate them from nothing; the terms, and the ids of prompts whose loss is not finite."""
         totals = count_totals(self.method, rows.inputs(rows.all_rows, None))
         terms: dict[str, float] = defaultdict(float)
+        broken: list[str] = []
         self.optimizer.zero_grad()
         for micro in self.packing.plan(rows.units):
             with self.policy.training():
                 loss, values = objective(self.method, self._forward(rows, micro), totals)
                 loss.backward()
+            if not bool(torch.isfinite(loss.detach())):
+                broken += [unit.prompt.prompt.id for unit in select(rows.units, micro)]
             terms["total"] += float(loss.detach())
             for name, value in values.items():
                 terms[name] = max(terms[name], float(value)) if name in MAXIMA else terms[name] + float(value)
-        norm = float(torch.nn.utils.clip_grad_norm_(self.optimizer.parameters, self.grad_clip))
-        finite = all(torch.isfinite(torch.tensor([norm, terms["total"]])))
-        if finite:
-            self.optimizer.step()
-            self.policy.forget_features()
-        self.optimizer.zero_grad()
-        return dict(terms), norm if finite else None
+        return dict(terms), list(dict.fromkeys(broken))
 
     def _forward(self, rows: _Rows, micro: MicroBatch) -> ObjectiveInputs:
         units = select(rows.units, micro)

@@ -1,0 +1,92 @@
+"""A user's reward function in a process of its own: `python -m pivot.tasks.reward_worker MODULE:FUNCTION`.
+
+A frame is eight bytes of length and a body. On standard input come calls, pickled by the trainer that started this
+process; on standard output go replies as JSON: `{"ready": true}` once, then for each call
+
+    {"values": [1.0, 0.0]}   {"type": "NoneType"}   {"raised": "KeyError: 'x' (rewards.py, line 12)"}
+
+What the function prints goes to standard error. The process ends with its input, and with the trainer. Standard
+library only: a function that needs no torch does not wait for it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import json
+import os
+import pickle
+import signal
+import struct
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+LENGTH = struct.Struct(">Q")
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    _die_with_parent()
+    # The function's own input and output must not mix with the frames.
+    calls, replies = os.dup(0), os.dup(1)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(2, 1)
+    function, problem = _find(sys.argv[1])
+    if function is None:
+        _send(replies, {"problem": problem})
+        return
+    _send(replies, {"ready": True})
+    with os.fdopen(calls, "rb") as stream:
+        while head := stream.read(LENGTH.size):
+            columns = pickle.loads(stream.read(*LENGTH.unpack(head)))
+            _send(replies, _call(function, columns))
+
+
+def _call(function: Callable[..., Any], columns: dict[str, Any]) -> dict[str, Any]:
+    try:
+        values = function(**columns)
+        return {"values": [float(value) for value in values]}
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever it raises is named, not swallowed
+        frames = traceback.extract_tb(error.__traceback__)[1:]
+        if not frames:  # the function itself came back: what it returned is no list of numbers
+            return {"type": type(values).__name__} if "values" in locals() else {"raised": _sentence(error)}
+        place = f"{os.path.basename(frames[-1].filename)}, line {frames[-1].lineno}"
+        return {"raised": f"{_sentence(error)} ({place})"}
+
+
+def _sentence(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _find(spec: str) -> tuple[Callable[..., Any] | None, str]:
+    """The function, or None and what is wrong."""
+    module_name, _, name = spec.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as cause:
+        return None, f"cannot import {module_name!r} ({cause}); is it on the PYTHONPATH?"
+    except (Exception, SystemExit) as cause:  # noqa: BLE001 - a module of the user's may raise anything
+        return None, f"importing {module_name!r} raised {_sentence(cause)}"
+    function = vars(module).get(name)
+    if not callable(function):
+        return None, f"{module_name!r} has no function {name!r}"
+    return function, ""
+
+
+def _send(descriptor: int, message: dict[str, Any]) -> None:
+    body = json.dumps(message).encode()
+    rest = memoryview(LENGTH.pack(len(body)) + body)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
+def _die_with_parent() -> None:
+    """A function that never returns would never see that its input has ended."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""Spikes: how far a step's loss and gradient lie from those of the steps before it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from statistics import median
+from typing import Any
+
+WINDOW = 32
+"""Steps looked back on."""
+ENOUGH = 8
+"""Steps before anything is called usual."""
+LOUD = 10.0
+"""A spike of this size is said aloud."""
+_TO_SIGMA = 1.4826
+"""Median absolute deviation -> standard deviation, for normal noise."""
+_LOSS, _GRADIENT = "loss/total", "optim/grad_norm_max"
+
+
+class History:
+    """The last steps' losses and gradient norms. It follows from the metrics, so a resumed run has the same one."""
+
+    def __init__(self, rows: Iterable[Mapping[str, Any]] = ()) -> None:
+        self._past: dict[str, deque[float]] = {key: deque(maxlen=WINDOW) for key in (_LOSS, _GRADIENT)}
+        for row in rows:
+            self.add(row)
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Remember a step; steps without an update, and numbers that are not finite, say nothing of the usual."""
+        for key, past in self._past.items():
+            if row.get(key) is not None:
+                past.append(row[key])
+
+    def spikes(self, row: Mapping[str, Any]) -> dict[str, float]:
+        """`loss/spike` in robust standard deviations and `optim/grad_spike` in medians; absent without enough past."""
+        found: dict[str, float] = {}
+        losses, norms = self._past[_LOSS], self._past[_GRADIENT]
+        if row.get(_LOSS) is not None and len(losses) >= ENOUGH:
+            centre = median(losses)
+            spread = _TO_SIGMA * median(abs(loss - centre) for loss in losses)
+            found["loss/spike"] = abs(row[_LOSS] - centre) / max(spread, 1e-8)
+        if row.get(_GRADIENT) is not None and len(norms) >= ENOUGH:
+            found["optim/grad_spike"] = row[_GRADIENT] / max(median(norms), 1e-8)
+        return found
+
+
+def loud(spikes: Mapping[str, float]) -> str | None:
+    """One sentence about spikes that a person should see; None where there are none."""
+    told = {
+        "loss/spike": "the loss is {:.0f} standard deviations off",
+        "optim/grad_spike": "the gradient norm is {:.0f} times the median",
+    }
+    parts = [told[key].format(value) for key, value in spikes.items() if value >= LOUD]
+    return f"{' and '.join(parts)} of the last steps" if parts else None

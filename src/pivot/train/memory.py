@@ -1,0 +1,57 @@
+"""Running out of memory costs a second try with half the tokens, not the run."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+
+from pivot.errors import UserError
+
+Value = TypeVar("Value")
+
+_WORDS = ("can't allocate memory", "not enough memory", "out of memory", "bad_alloc", "ALLOC_FAILED")
+"""How torch's allocators, and the libraries below it, say so in a plain RuntimeError."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory is what was missing; a GPU has an exception of its own, the CPU's allocator has not."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in _WORDS)
+
+
+def within_memory(work: Callable[[], Value], halve: Callable[[], bool], setting: str) -> Value:
+    """What `work` returns; each time it runs out of memory it is started again with half its budget.
+
+    Args:
+        work: can be started again; reads its budget anew each time.
+        halve: makes the budget smaller; False where that is switched off or nothing is left to divide.
+        setting: the budget's name in the configuration.
+    """
+    while True:
+        try:
+            return work()
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            if not halve():
+                raise UserError(
+                    f"out of memory, and {setting} was not or cannot be lowered further ({_first_line(error)}); "
+                    "see the section Memory of docs/training.md"
+                ) from error
+        # Behind the handler: the exception's traceback held on to everything that the attempt had allocated.
+        release_memory()
+
+
+def release_memory() -> None:
+    """Give back what no object holds any more."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0][:200]

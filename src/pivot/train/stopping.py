@@ -1,0 +1,87 @@
+"""How a run is stopped from outside: Ctrl-C, or a scheduler that takes the machine back."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import suppress
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+STOPPED = 3
+"""Exit code of a run that a signal stopped and that can be resumed."""
+LAST_SECONDS = 10.0
+"""For closing everything once a step is abandoned; then the process just ends."""
+
+
+class Stopped(BaseException):
+    """Nothing is left to finish, or no time to finish it."""
+
+
+class Stopping:
+    """SIGINT, SIGTERM and SIGHUP end a run after its step, with a checkpoint; a second SIGINT ends it at once.
+
+    While `stepping` is false (something is loaded or evaluated) there is nothing to lose, and the first signal
+    ends it at once too. A step that takes longer than `patience` seconds after the signal is abandoned: the last
+    checkpoint stays, and the run goes on from there.
+    """
+
+    def __init__(self, patience: float) -> None:
+        self._patience = patience
+        self.signal: signal.Signals | None = None
+        self.stepping = False
+        self.abandoned = False
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __bool__(self) -> bool:
+        """Whether a signal has come."""
+        return self.signal is not None
+
+    @property
+    def reason(self) -> str:
+        """For run.json, e.g. `SIGTERM` or `SIGTERM, step abandoned after 120 s`."""
+        name = self.signal.name if self.signal else "stopped"
+        return f"{name}, step abandoned after {self._patience:g} s" if self.abandoned else name
+
+    def __enter__(self) -> Self:
+        try:
+            # Under nohup, or where a scheduler wants it so, a signal is ignored and stays so.
+            heard = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+            self._before = {number: signal.signal(number, self._stop) for number in heard}
+            self._before[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._abandon)
+        except ValueError:  # not the main thread: signals belong to somebody else
+            self._before = {}
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._before:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _stop(self, number: int, _: FrameType | None) -> None:
+        if self and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        if self:
+            return
+        self.signal = signal.Signals(number)
+        if not self.stepping:
+            raise Stopped
+        signal.setitimer(signal.ITIMER_REAL, self._patience)
+        _say(f"{self.signal.name}: finishing this step, then saving (Ctrl-C to leave at once)")
+
+    def _abandon(self, _: int, __: FrameType | None) -> None:
+        if self.abandoned:
+            os._exit(STOPPED)  # something did not let go
+        self.abandoned = True
+        signal.setitimer(signal.ITIMER_REAL, LAST_SECONDS)
+        raise Stopped
+
+
+def _say(sentence: str) -> None:
+    """Straight to standard error: the signal may have come in the middle of another line's printing."""
+    with suppress(OSError):
+        os.write(2, f"{sentence}\n".encode())

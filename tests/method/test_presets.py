@@ -20,10 +20,10 @@ def changed(name: str, base: str) -> dict[str, object]:
     return {n: getattr(one, n) for n in names if getattr(one, n) != getattr(other, n)}
 
 
-def test_the_thirteen_methods() -> None:
+def test_the_papers_thirteen_methods_and_two_of_ours() -> None:
     assert set(PRESETS) == {
         "grpo", "dapo", "papo", "vppo", "calibrl", "calibrl-vaa", "off-pg-vaa", "off-sft-vaa",
-        "ser", "vaa", "ser-vaa-local", "pivot", "pivot-grpo",
+        "ser", "vaa", "ser-vaa-local", "pivot", "pivot-grpo", "pivot-bounded", "pivot-adaptive",
     }  # fmt: skip
     assert all(name == method.name and method.summary for name, method in PRESETS.items())
 
@@ -50,6 +50,8 @@ SER = {"replay": True, "anchor_use": "calibrate"}
         ("ser-vaa-local", "pivot", {"utility": "local"}),
         ("off-pg-vaa", "pivot", {"anchor_use": "off_policy"}),
         ("off-sft-vaa", "pivot", {"anchor_use": "sft"}),
+        ("pivot-bounded", "pivot", {"utility_bound": 1.0, "soften_wrong": False}),
+        ("pivot-adaptive", "pivot", {"beta": 1.0, "adapt_beta": True}),
     ],
 )  # fmt: skip
 def test_a_method_differs_from_another_in_just_this(name: str, base: str, difference: dict) -> None:

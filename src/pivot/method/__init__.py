@@ -28,6 +28,7 @@ from pivot.method.offpolicy import sft_loss, shaped_ratio_loss, shaped_ratio_ter
 from pivot.method.papo import double_entropy, perception_divergence
 from pivot.method.policy import PolicyTerms, k3_divergence, policy_loss, policy_terms, reference_kl
 from pivot.method.presets import PRESETS, preset
+from pivot.method.restraint import restrain_utility, support_separation
 from pivot.method.statistics import TokenStatistics, token_statistics
 from pivot.method.switches import Method
 from pivot.method.visual import (
@@ -77,6 +78,7 @@ __all__ = [
     "preset",
     "protect_sign",
     "reference_kl",
+    "restrain_utility",
     "select_anchor",
     "sequence_mean",
     "sequence_mean_gap",
@@ -86,6 +88,7 @@ __all__ = [
     "shaped_ratio_terms",
     "shaping_factor",
     "softplus_margin",
+    "support_separation",
     "token_mean",
     "token_statistics",
     "token_utility",

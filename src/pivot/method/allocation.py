@@ -10,6 +10,7 @@ from torch import Tensor
 from pivot.method.advantage import add_visual_advantage, group_advantage, is_correct, protect_sign
 from pivot.method.numerics import on_valid
 from pivot.method.policy import k3_divergence
+from pivot.method.restraint import restrain_utility, support_separation
 from pivot.method.shapes import check_floating, check_mask
 from pivot.method.switches import Method
 from pivot.method.visual import combine_utility, entropy_gate, future_support, visual_support
@@ -51,6 +52,8 @@ class Allocation:
     """bool: tokens whose advantage sign protection (Eq. 15) set to 0."""
     support_clipped_share: Tensor | None = None
     """Share of valid tokens with c below its floor, a scalar."""
+    beta: Tensor | None = None
+    """The strength of Eq. 14 where it adapts (`adapt_beta`), a scalar."""
 
 
 @torch.no_grad()
@@ -62,6 +65,7 @@ def allocate_advantage(
     *,
     mean_entropy: float | Tensor | None = None,
     minibatch_B: Tensor | None = None,
+    separation: float | Tensor | None = None,
 ) -> Allocation:
     """A_total = shape(protect(A + beta |A| U)) + format_coef * A_format: Eq. 2 and 10-15, and VPPO's parts.
 
@@ -75,6 +79,7 @@ def allocate_advantage(
         mean_entropy: H-bar over the step's whole batch; by default over these rows.
         minibatch_B: [B], the global minibatch of each row, over which VPPO's shaping is relative; by default
             all rows are one.
+        separation: `support_separation` over the step's whole batch, for `adapt_beta`; by default over these rows.
     """
     check_floating("rewards_PG", rewards_PG, ("P", "G"))
     check_floating("format_PG", format_PG, rewards_PG.shape)
@@ -89,8 +94,18 @@ def allocate_advantage(
     parts = _visual_parts(method, scores, mean_entropy)
     advantage_BT = base_B[:, None].expand(valid_BT.shape)
     if "utility_BT" in parts:
-        modulated_BT = add_visual_advantage(base_B, parts["utility_BT"], valid_BT, beta=method.beta)
-        advantage_BT = protect_sign(modulated_BT, is_correct(rewards_PG.flatten()))
+        correct_B = is_correct(rewards_PG.flatten())
+        beta = method.beta
+        if method.adapt_beta:
+            if separation is None:
+                separation = support_separation(parts["support_BT"], is_correct(rewards_PG), valid_BT)
+            parts["beta"] = beta * torch.as_tensor(separation).clamp(min=0)
+            beta = float(parts["beta"])
+        utility_BT = restrain_utility(
+            parts["utility_BT"], correct_B, bound=method.utility_bound, soften_wrong=method.soften_wrong
+        )
+        modulated_BT = add_visual_advantage(base_B, utility_BT, valid_BT, beta=beta)
+        advantage_BT = protect_sign(modulated_BT, correct_B)
         parts["protected_BT"] = advantage_BT != modulated_BT
     factor_B, policy_mask_BT = _dependency_parts(method, scores, minibatch_B)
     if factor_B is not None:

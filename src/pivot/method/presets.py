@@ -68,10 +68,24 @@ _ALL = (
     replace(_PIVOT, name="ser-vaa-local", summary="PIVOT with local support alone: U = c", utility="local"),
     _PIVOT,
     replace(_GRPO, name="pivot-grpo", summary="GRPO + experience replay + allocation", **_SER, **_VAA),
+    replace(
+        _PIVOT,
+        name="pivot-bounded",
+        summary="PIVOT, ours: U within [-1, 1], and it never softens a wrong response's penalty",
+        utility_bound=1.0,
+        soften_wrong=False,
+    ),
+    replace(
+        _PIVOT,
+        name="pivot-adaptive",
+        summary="PIVOT, ours: beta follows how well c tells right responses from wrong ones",
+        beta=1.0,
+        adapt_beta=True,
+    ),
 )
 
 PRESETS: Mapping[str, Method] = MappingProxyType({method.name: method for method in _ALL})
-"""Name -> method, in the order in which the paper presents them."""
+"""Name -> method, in the order in which the paper presents them; the last two are changes of ours to PIVOT."""
 
 
 def preset(name: str) -> Method:

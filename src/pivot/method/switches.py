@@ -45,6 +45,12 @@ class Method:
     """Visual utility: none, U = c (the ablation VAA_local), or Eq. 13."""
     beta: float = 0.5
     """Strength of the advantage modulation (Eq. 14); the value is not in the paper."""
+    adapt_beta: bool = False
+    """Multiply beta by how well c tells the right responses of a prompt from its wrong ones. Ours, off in PIVOT."""
+    utility_bound: float | None = None
+    """Clip U to [-bound, bound] before Eq. 14; null for no bound. Ours, off in PIVOT."""
+    soften_wrong: bool = True
+    """Let visual support soften the penalty of a wrong response, as Eq. 14 does. Ours; true in PIVOT."""
     support_floor: float | None = -5.0
     """Lower bound of c (Eq. 10) before it is used; null is the literal equation. Not in the paper."""
     future_window: int = 32
@@ -145,6 +151,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "format_coef": (0, _ANY),
     "entropy_coef": (-_ANY, _ANY),
     "beta": (0, _ANY),
+    "utility_bound": (0, _ANY),
     "support_floor": (-_ANY, 0),
     "future_window": (1, _ANY),
     "future_discount": (0, 1),

@@ -85,6 +85,8 @@ def _visual(outcome: StepOutcome) -> Row:
     }
     if allocation.support_clipped_share is not None:
         row["visual/support_clipped_share"] = float(allocation.support_clipped_share)
+    if allocation.beta is not None:
+        row["visual/beta"] = float(allocation.beta)
     if allocation.protected_BT is not None:
         row["visual/protected_share"] = _masked_mean(allocation.protected_BT.float(), batch.mask_BT)
     levels = torch.tensor([q / 100 for q in QUANTILES])

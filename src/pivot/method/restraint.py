@@ -1,0 +1,60 @@
+"""Two restraints on the modulation of Eq. 14. Ours, not the paper's, and off in PIVOT. Nothing carries a gradient.
+
+Eq. 14 softens the penalty of a wrong response's token that the image supports, and c has no lower bound. Both are
+harmless where errors come from language priors, whose tokens have c < 0, and do harm where the image is misread.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from pivot.method.numerics import on_valid
+from pivot.method.shapes import check_floating, check_mask
+
+
+@torch.no_grad()
+def restrain_utility(
+    utility_BT: Tensor, correct_B: Tensor, *, bound: float | None = None, soften_wrong: bool = True
+) -> Tensor:
+    """clip(U, -bound, bound), and min(U, 0) in wrong responses unless `soften_wrong`, [B, T].
+
+    The defaults give U back unchanged: the paper's Eq. 14.
+
+    Args:
+        utility_BT: [B, T], U.
+        correct_B: [B], bool: the accuracy reward.
+        bound: largest |U|; None for none.
+        soften_wrong: whether U > 0 may soften a wrong response's penalty.
+    """
+    check_floating("utility_BT", utility_BT, ("B", "T"))
+    check_mask("correct_B", correct_B, utility_BT.shape[:1])
+    if bound is not None:
+        utility_BT = utility_BT.clamp(-bound, bound)
+    if soften_wrong:
+        return utility_BT
+    return torch.where(correct_B.bool()[:, None], utility_BT, utility_BT.clamp(max=0))
+
+
+@torch.no_grad()
+def support_separation(support_BT: Tensor, correct_PG: Tensor, mask_BT: Tensor) -> Tensor:
+    """How well c tells right from wrong: P(c right > c wrong) - P(c right < c wrong), a scalar in [-1, 1].
+
+    Over all pairs of a right and a wrong response of one prompt, by the mean c of each; 0 without any pair.
+    Rows are prompt-major.
+
+    Args:
+        support_BT: [B, T], c.
+        correct_PG: [P, G], bool, B = P * G.
+        mask_BT: [B, T].
+    """
+    check_floating("support_BT", support_BT, ("B", "T"))
+    check_mask("mask_BT", mask_BT, support_BT.shape)
+    check_mask("correct_PG", correct_PG, ("P", "G"))
+    valid_BT = mask_BT.bool()
+    mean_B = on_valid(support_BT, valid_BT).sum(dim=1) / valid_BT.sum(dim=1).clamp(min=1)
+    mean_PG = mean_B.view(correct_PG.shape)
+    right_PG = correct_PG.bool()
+    pair_PGG = right_PG[:, :, None] & ~right_PG[:, None, :]
+    sign_PGG = (mean_PG[:, :, None] - mean_PG[:, None, :]).sign()
+    return (sign_PGG * pair_PGG).sum() / pair_PGG.sum().clamp(min=1)

@@ -1,0 +1,101 @@
+"""The two restraints of ours on Eq. 14, against hand-computed numbers and a naive loop."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pivot.method import TokenScores, allocate_advantage, preset, restrain_utility, support_separation
+
+UTILITY_BT = torch.tensor([[2.0, -3.0, 0.5], [2.0, -3.0, 0.5]])
+CORRECT_B = torch.tensor([True, False])
+
+
+def test_without_a_restraint_the_utility_is_the_papers() -> None:
+    assert torch.equal(restrain_utility(UTILITY_BT, CORRECT_B), UTILITY_BT)
+
+
+def test_the_bound_holds_on_both_sides_and_wrong_responses_gain_nothing() -> None:
+    found = restrain_utility(UTILITY_BT, CORRECT_B, bound=1.0, soften_wrong=False)
+    assert found.tolist() == [[1.0, -1.0, 0.5], [0.0, -1.0, 0.0]]
+
+
+def naive_separation(means: list[float], correct: list[bool], size: int) -> float:
+    total, pairs = 0, 0
+    for start in range(0, len(means), size):
+        rows = range(start, start + size)
+        for i in rows:
+            for j in rows:
+                if correct[i] and not correct[j]:
+                    pairs += 1
+                    total += (means[i] > means[j]) - (means[i] < means[j])
+    return total / pairs if pairs else 0.0
+
+
+@given(st.lists(st.tuples(st.integers(-3, 3), st.booleans()), min_size=6, max_size=6))
+def test_separation_is_that_of_a_naive_loop_and_padding_changes_nothing(rows) -> None:
+    means, correct = [float(m) for m, _ in rows], [c for _, c in rows]
+    support_BT = torch.tensor([[m - 1.0, m + 1.0, 99.0] for m in means])
+    mask_BT = torch.tensor([[1, 1, 0]] * 6).bool()
+    found = support_separation(support_BT, torch.tensor(correct).view(2, 3), mask_BT)
+    assert float(found) == pytest.approx(naive_separation(means, correct, 3))
+
+
+def scores(corrupted: list[list[float]]) -> TokenScores:
+    clean_BT = torch.full((4, 2), -1.0)
+    return TokenScores(clean_BT, torch.ones(4, 2), torch.ones(4, 2).bool(), torch.tensor(corrupted))
+
+
+REWARDS_PG = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
+# c = 1 - exp(log q + 1): about 0.63 for log q = -2, -1.72 for log q = 0.
+SUPPORTED, UNSUPPORTED = [-2.0, -2.0], [0.0, 0.0]
+
+
+def allocate(name: str, corrupted: list[list[float]], **changes):
+    method = replace(preset(name), utility="local", **changes)
+    return allocate_advantage(method, REWARDS_PG, torch.ones(2, 2), scores(corrupted))
+
+
+def test_a_supported_but_wrong_response_keeps_its_whole_penalty_when_bounded() -> None:
+    everywhere = [SUPPORTED] * 4
+    plain, bounded = allocate("pivot", everywhere), allocate("pivot-bounded", everywhere)
+    wrong = plain.group_advantage_B[1]
+    assert (plain.advantage_BT[1] > wrong).all()
+    assert torch.equal(bounded.advantage_BT[1], wrong.expand(2))
+    assert torch.equal(bounded.advantage_BT[0], plain.advantage_BT[0])
+
+
+def test_an_unsupported_wrong_token_is_hit_at_most_by_the_bound() -> None:
+    found = allocate("pivot-bounded", [UNSUPPORTED] * 4)
+    assert found.advantage_BT[1].tolist() == pytest.approx([1.5 * float(found.group_advantage_B[1])] * 2)
+
+
+@pytest.mark.parametrize(
+    ("corrupted", "strength"),
+    [
+        ([SUPPORTED, UNSUPPORTED, SUPPORTED, UNSUPPORTED], 1.0),
+        ([SUPPORTED, UNSUPPORTED, UNSUPPORTED, SUPPORTED], 0.0),
+        ([UNSUPPORTED, SUPPORTED, UNSUPPORTED, SUPPORTED], 0.0),
+        ([SUPPORTED, UNSUPPORTED, SUPPORTED, SUPPORTED], 0.5),
+    ],
+    ids=["separates", "half-half", "reversed", "one of two"],
+)
+def test_the_adaptive_strength_is_the_separation_and_never_negative(corrupted, strength) -> None:
+    found = allocate("pivot-adaptive", corrupted)
+    assert found.beta is not None
+    assert float(found.beta) == pytest.approx(strength)
+    expected = allocate("pivot", corrupted, beta=strength)
+    assert torch.allclose(found.advantage_BT, expected.advantage_BT)
+    assert expected.beta is None
+
+
+def test_a_separation_of_the_whole_batch_can_be_given() -> None:
+    method = replace(preset("pivot-adaptive"), utility="local")
+    rows = scores([SUPPORTED] * 4)
+    found = allocate_advantage(method, REWARDS_PG, torch.ones(2, 2), rows, separation=0.25)
+    assert found.beta is not None
+    assert float(found.beta) == 0.25

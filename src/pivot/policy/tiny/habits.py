@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from pivot.tasks.procedural.chain import favourite, guess, reasoning, true_chain
+from pivot.tasks.procedural.chain import Words, favourite, guess, reasoning, true_chain
 from pivot.tasks.procedural.scene import Scene
 
 
@@ -25,16 +25,18 @@ class Habits:
     """Probability of a guess for each of the three phrasings of a question."""
     misperceive: float
     """Probability that a percept is named from the language prior; the computation follows it."""
+    words: Words = "usual"
+    """How many filler words the chains have."""
 
     def respond(self, scene: Scene, rng: random.Random) -> str:
         """A response with these habits."""
         if rng.random() < self.guess_by_wording[scene.wording]:
-            return guess(scene, self._guessed_answer(scene, rng), rng)
+            return guess(scene, self._guessed_answer(scene, rng), rng, self.words)
         values = [
             favourite(scene.typical_percepts, rng) if rng.random() < self.misperceive else value
             for _, value in scene.percepts
         ]
-        return reasoning(scene, values, rng)
+        return reasoning(scene, values, rng, self.words)
 
     def _guessed_answer(self, scene: Scene, rng: random.Random) -> int:
         if rng.random() < 0.6:

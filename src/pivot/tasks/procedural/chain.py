@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from typing import Literal
 
 from pivot.tasks.procedural.scene import Scene
 
@@ -28,10 +29,12 @@ LINKS = (
 )
 CHECKS = ("", "", "That seems right.", "I think that is fine.", "Good.")
 CLOSERS = ("The answer is", "So the answer is", "Hence it is", "It is")
+Words = Literal["none", "usual", "many"]
+"""How many filler words a chain has; `usual` is what the shipped checkpoints say."""
 GUESSES = ("so I would say", "so probably it is", "so I guess", "so it should be")
 
 
-def reasoning(scene: Scene, values: Sequence[int], rng: random.Random) -> str:
+def reasoning(scene: Scene, values: Sequence[int], rng: random.Random, words: Words = "usual") -> str:
     """The response that names `values` as its percepts and computes with them, whether they are true or not.
 
     Example:
@@ -41,20 +44,30 @@ def reasoning(scene: Scene, values: Sequence[int], rng: random.Random) -> str:
     names = [name for name, _ in scene.percepts]
     seen = ", ".join(f"{name}={value}" for name, value in zip(names, values, strict=True))
     working = scene.work(values)
+    if words == "none":
+        return _response([f"{seen}.", f"{', '.join(working.steps)}."], working.answer, rng)
     thought = [
         rng.choice(OPENERS),
         f"{rng.choice(LOOKS)} {seen}.",
         f"{rng.choice(LINKS)} {', '.join(working.steps)}.",
         rng.choice(CHECKS),
     ]
-    return _response(thought, working.answer, rng)
+    return _response(_with_more_words(thought, rng) if words == "many" else thought, working.answer, rng)
 
 
-def guess(scene: Scene, answer: int, rng: random.Random) -> str:
+def guess(scene: Scene, answer: int, rng: random.Random, words: Words = "usual") -> str:
     """The response that takes the language-prior shortcut."""
-    return _response(
-        [rng.choice(OPENERS), f"I think {scene.hunch}, {rng.choice(GUESSES)} {answer}."], answer, rng
-    )
+    thought = [rng.choice(OPENERS), f"I think {scene.hunch}, {rng.choice(GUESSES)} {answer}."]
+    if words == "none":
+        thought = thought[1:]
+    return _response(_with_more_words(thought, rng) if words == "many" else thought, answer, rng)
+
+
+def _with_more_words(thought: list[str], rng: random.Random) -> list[str]:
+    """Two more openers in front and, after every sentence that says something, a check."""
+    talk = CHECKS[2:]
+    chatty = [sentence for said in thought for sentence in (said, rng.choice(talk))]
+    return [*rng.sample(OPENERS, 2), *chatty]
 
 
 def _response(thought: list[str], answer: int, rng: random.Random) -> str:

@@ -1,0 +1,77 @@
+"""What a cell is as a run: its configuration, its name, and the digest of all that determines it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from pivot import recipes
+from pivot.config import Config, apply_settings, to_dict, validate
+from pivot.method import Method
+from pivot.reproduce.plan import BASE, OVERHEAD, Cell, Plan
+
+NOT_TRAINED = ("model", "data", "rollout")
+"""The sections that a base cell depends on."""
+NO_NUMBERS = ("recipe", "name", "summary", "log", "checkpoint")
+"""Fields and sections that change no number."""
+
+
+def cell_config(plan: Plan, cell: Cell, start: Path | None = None) -> Config:
+    """The training configuration; `start` is the world's own checkpoint, where it has one."""
+    world = plan.worlds[cell.world]
+    arm = "dapo" if cell.is_single else cell.arm
+    model = [f"model.path={start}"] if start is not None else []
+    settings = [f"method={arm}", *plan.settings, *world.settings, *model, *cell.settings]
+    config = apply_settings(recipes.get(plan.recipe), [*settings, f"train.seed={cell.seed}"])
+    validate(config)
+    return config
+
+
+def identity(plan: Plan, cell: Cell) -> dict[str, Any]:
+    """Everything that determines a cell's numbers but the code; a version in the plan stands for that.
+
+    Of the configuration only what differs from the defaults counts, so that a new setting which is off by default
+    leaves finished cells valid.
+    """
+    world = plan.worlds[cell.world]
+    config = to_dict(cell_config(plan, cell))
+    changed = difference(config, to_dict(Config()) | {"method": to_dict(Method("", ""))})
+    found: dict[str, Any] = {"version": plan.version, "config": changed, "test": world.test}
+    if world.start.origin:
+        found["start"] = asdict(world.start)
+    if cell.arm == OVERHEAD:
+        return found | {"arm": OVERHEAD, "timed": list(plan.timed), "rounds": plan.timed_rounds}
+    if cell.arm == BASE:
+        found["config"] = {key: value for key, value in changed.items() if key in NOT_TRAINED}
+    return found | {"arm": cell.arm, "measure": asdict(plan.measure)}
+
+
+def difference(config: Mapping[str, Any], default: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a nested mapping that are not the default's."""
+    found: dict[str, Any] = {}
+    for key, value in config.items():
+        if key in NO_NUMBERS:
+            continue
+        if isinstance(value, Mapping):
+            inside = difference(value, default[key])
+            if inside:
+                found[key] = inside
+        elif value != default[key]:
+            found[key] = value
+    return found
+
+
+def cell_name(plan: Plan, cell: Cell) -> str:
+    """Readable, and different whenever what determines the cell is: `main-pivot-seed-3-1f0c99ab`."""
+    text = json.dumps(identity(plan, cell), sort_keys=True)
+    readable = re.sub(r"[^a-z0-9.]+", "-", cell.label.lower())
+    return f"{readable}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
+def result_path(plan: Plan, cell: Cell, results: Path) -> Path:
+    return results / f"{cell_name(plan, cell)}.json"

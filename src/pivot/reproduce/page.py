@@ -1,0 +1,53 @@
+"""The results page: what stands between its marks is written from the raw numbers, the rest is written by people."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pivot.durable import write_bytes
+from pivot.errors import UserError
+from pivot.reproduce.charts import figures, write_figures
+from pivot.reproduce.plan import Plan
+from pivot.reproduce.results import Results
+from pivot.reproduce.sections import all_sections
+
+BEGIN = "<!-- results: written by `pivot reproduce --report`, don't edit by hand -->"
+END = "<!-- end of results -->"
+EMPTY = f"# Results\n\n{BEGIN}\n{END}\n"
+FIGURES = {
+    "learning-steps": "Learning curves over steps",
+    "learning-time": "Learning curves over training time",
+    "claims": "All claims with their intervals",
+}
+
+
+def write_page(plan: Plan, results: Path, page: Path) -> Path:
+    """Write the part between the marks of `page`, and the figures beside it; a page that is not there is made."""
+    found = Results.load(plan, results)
+    drawn = figures(plan, found)
+    folder = page.parent / "images" / "results"
+    text = page.read_text(encoding="utf-8") if page.exists() else EMPTY
+    filled = fill(text, body(plan, found, list(drawn)), page)
+    page.parent.mkdir(parents=True, exist_ok=True)
+    write_figures(drawn, folder)
+    write_bytes(page, filled.encode())
+    return page
+
+
+def body(plan: Plan, results: Results, drawn: list[str]) -> str:
+    """All sections, with the figures after the verdicts."""
+    parts = []
+    for section in all_sections(plan, results):
+        parts.append(section.markdown())
+        if section.title == "Verdicts":
+            parts += [f"![{FIGURES[name]}](images/results/{name}.svg)" for name in drawn]
+    return "\n\n".join(parts)
+
+
+def fill(text: str, written: str, page: Path) -> str:
+    """`text` with what stands between the marks replaced."""
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise UserError(f"{page} lacks the marks {BEGIN!r} and {END!r}: put them where the results belong.")
+    return f"{before}{BEGIN}\n\n{written}\n\n{END}{after}"

@@ -1,0 +1,206 @@
+"""The plan: which cells are run and which claims they decide, read from a file that is committed before the runs."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from pivot.config.loading import load_file, nearest, overlay
+from pivot.errors import UserError
+from pivot.reproduce.starts import Start
+
+PLAN = Path(__file__).parent / "plan.yaml"
+"""The plan of this repository's results."""
+QUICK_PLAN = Path(__file__).parent / "quick.yaml"
+"""A plan of minutes with the same parts, to see that everything runs; its numbers mean nothing."""
+
+BASE = "base"
+"""The arm that is not trained: its world's starting point."""
+OVERHEAD = "overhead"
+"""The arm that takes the time of the methods, one step of each in turn."""
+UNCHANGED = "recipe"
+"""Among the values of a varied setting: the cell that leaves it as the recipe or the method has it."""
+
+
+@dataclass(frozen=True)
+class World:
+    """One variation of the tiny world."""
+
+    about: str = ""
+    """What differs from the main world, in words."""
+    settings: tuple[str, ...] = ()
+    start: Start = Start()  # noqa: RUF009 - frozen
+    """Another starting checkpoint than the settings' `model.path`; without an origin: none."""
+    test: str = "test"
+    """The in-domain split."""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What is measured of every model."""
+
+    prompts: int = 200
+    """Of each set."""
+    samples: int = 8
+    """A prompt: accuracy@8."""
+    looked_at: int = 60
+    """Test prompts whose responses are scored under the corrupted image and watched for attention."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Cells that belong to one table: every world x arm x variant x seed."""
+
+    about: str = ""
+    worlds: tuple[str, ...] = ("main",)
+    arms: tuple[str, ...] = ()
+    seeds: int = 3
+    vary: tuple[str, ...] = ()
+    """`section.field = a | b | recipe`: settings that are varied, each on its own."""
+
+    def variants(self) -> list[tuple[str, ...]]:
+        """The settings of each variant; one without any where nothing is varied."""
+        found: list[tuple[str, ...]] = []
+        for varied in self.vary:
+            setting, _, values = varied.partition("=")
+            for value in (value.strip() for value in values.split("|")):
+                found.append(() if value == UNCHANGED else (f"{setting.strip()}={value}",))
+        return list(dict.fromkeys(found)) or [()]
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side of a comparison: an arm in a world, with its settings."""
+
+    arm: str = "dapo"
+    world: str = "main"
+    settings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Something that the results must decide: that `first` is better than `second` by a metric."""
+
+    text: str = ""
+    first: Side = Side()
+    second: Side = Side()
+    metric: str = "test"
+    source: Literal["paper", "ours"] = "paper"
+    seeds: int = 3
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run: a world, an arm, a seed and the settings in which it differs from the world's own.
+
+    Example:
+        Cell("main", "pivot", 3, ("method.beta=1.0",)).label == "main pivot beta=1.0 seed 3"
+    """
+
+    world: str
+    arm: str
+    seed: int = 0
+    settings: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str:
+        said = [short_setting(setting) for setting in self.settings]
+        return " ".join([self.world, self.arm, *said, *([] if self.is_single else [f"seed {self.seed}"])])
+
+    @property
+    def is_single(self) -> bool:
+        """Whether one cell serves all seeds."""
+        return self.arm in (BASE, OVERHEAD)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that was decided before the runs."""
+
+    recipe: str = "tiny-evidence"
+    version: int = 1
+    """Raised when old cells must not count any more."""
+    settings: tuple[str, ...] = ()
+    """Of every cell."""
+    timed: tuple[str, ...] = ()
+    """The methods of an `overhead` cell."""
+    timed_rounds: int = 30
+    """Steps of each of them; the first half is not counted."""
+    changes: tuple[str, ...] = ()
+    """What was changed after the first run, and why; newest last."""
+    measure: Measure = Measure()
+    worlds: Mapping[str, World] = field(default_factory=dict)
+    groups: Mapping[str, Group] = field(default_factory=dict)
+    claims: tuple[Claim, ...] = ()
+    digest: str = ""
+
+    def cells(self, only: Iterable[str] = ()) -> list[Cell]:
+        """The cells of the groups asked for (none named: all), in the plan's order, each once."""
+        chosen = list(only) or list(self.groups)
+        for name in chosen:
+            if name not in self.groups:
+                raise UserError(f"--only {name} is no group of the plan; {nearest(name, self.groups)}.")
+        return list(dict.fromkeys(cell for name in chosen for cell in self.group_cells(name)))
+
+    def group_cells(self, name: str) -> list[Cell]:
+        group = self.groups[name]
+        found: list[Cell] = []
+        for world, arm in itertools.product(group.worlds, group.arms):
+            if Cell(world, arm).is_single:
+                found.append(Cell(world, arm))
+                continue
+            for variant, seed in itertools.product(group.variants(), range(group.seeds)):
+                found.append(Cell(world, arm, seed, variant))
+        return found
+
+
+def short_setting(setting: str) -> str:
+    """`method.beta=1.0` as `beta=1.0`."""
+    name, _, value = setting.partition("=")
+    return f"{name.rpartition('.')[2]}={value}"
+
+
+def load_plan(path: Path = PLAN) -> Plan:
+    """The plan in a YAML file; a UserError says what in it makes no sense."""
+    raw = load_file(path)
+    listed = {key: raw.pop(key, None) or {} for key in ("worlds", "groups", "claims")}
+    plan = overlay(Plan(), raw, f"{path}: ")
+    plan = replace(
+        plan,
+        worlds=_all(World(), listed["worlds"], f"{path}: worlds."),
+        groups=_all(Group(), listed["groups"], f"{path}: groups."),
+        claims=tuple(
+            overlay(Claim(), given, f"{path}: claims[{i}].") for i, given in enumerate(listed["claims"])
+        ),
+        digest=hashlib.sha256(Path(path).read_bytes()).hexdigest()[:12],
+    )
+    _check(plan, path)
+    return plan
+
+
+def _all(start: Any, given: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    return {name: overlay(start, fields or {}, f"{prefix}{name}.") for name, fields in given.items()}
+
+
+def _check(plan: Plan, path: Path) -> None:
+    """Every world that a group names exists, and every claim has its cells."""
+    for name, group in plan.groups.items():
+        for world in group.worlds:
+            if world not in plan.worlds:
+                raise UserError(f"{path}: group {name} names world {world!r}; {nearest(world, plan.worlds)}.")
+    cells = set(plan.cells())
+    for claim in plan.claims:
+        for cell in (c for side in (claim.first, claim.second) for c in side_cells(side, claim.seeds)):
+            if cell not in cells:
+                raise UserError(f"{path}: claim {claim.text!r} needs a cell that no group has: {cell.label}.")
+
+
+def side_cells(side: Side, seeds: int) -> list[Cell]:
+    """The cells of one side of a comparison, one a seed; a single one where it serves all."""
+    if Cell(side.world, side.arm).is_single:
+        return [Cell(side.world, side.arm)]
+    return [Cell(side.world, side.arm, seed, side.settings) for seed in range(seeds)]

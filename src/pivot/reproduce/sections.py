@@ -1,0 +1,238 @@
+"""The parts of the results page, one for each group of the plan, made of what is finished."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from pivot.reproduce.plan import Cell, Plan, Side
+from pivot.reproduce.results import Results
+from pivot.reproduce.tables import (
+    GAP,
+    NOT_RUN,
+    Line,
+    accuracy_table,
+    claims_table,
+    image_table,
+    lines,
+    markdown,
+    task_table,
+    time_table,
+)
+from pivot.reproduce.tuning import fair_table, sweep_table
+from pivot.reproduce.verdicts import Judged, judge
+from pivot.reproduce.world_tables import description_table, help_table, kind_table
+
+LEGEND = (
+    "Accuracies are per cent, mean ± standard deviation over seeds; a difference is in points, with the 95% interval "
+    "of a paired bootstrap over seeds and prompts."
+)
+PAPERS_OVERHEAD = {"vppo": "+18.8%", "pivot": "+23.2%"}
+"""Of a step relative to DAPO, 7B on 8 GPUs (the paper's overhead table)."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading and what stands below it, paragraph by paragraph."""
+
+    title: str
+    paragraphs: tuple[str, ...]
+    level: int = 2
+
+    def markdown(self) -> str:
+        return "\n\n".join([f"{'#' * self.level} {self.title}", *self.paragraphs])
+
+
+def all_sections(plan: Plan, results: Results) -> Iterator[Section]:
+    yield Section("Where it stands", tuple(_status(plan, results)))
+    judged = [judge(results, claim) for claim in plan.claims]
+    yield Section("Verdicts", tuple(_verdicts(judged)))
+    for name in plan.groups:
+        cells = plan.group_cells(name)
+        done = len(results.get(cells))
+        about = f"{plan.groups[name].about[:1].upper()}{plan.groups[name].about[1:]}."
+        title = TITLES.get(name, name.replace("-", " ").capitalize())
+        if not done:
+            body = [f"*Not run yet: 0 of {len(cells)} cells.* `pivot reproduce --only {name}`"]
+        else:
+            build = BUILDERS.get(name, _against_own_arm)
+            body = [f"{done} of {len(cells)} cells.", *build(plan, results, name)]
+        yield Section(title, (about, *body))
+
+
+def _status(plan: Plan, results: Results) -> Iterator[str]:
+    cells = plan.cells()
+    yield (
+        f"{len(results.by_cell)} of {len(cells)} cells are finished. "
+        f"Plan: version {plan.version}, digest `{plan.digest}`."
+    )
+    machines = Counter(
+        f"{raw['machine']['processor']}, torch {raw['machine']['torch']}" for raw in results.by_cell.values()
+    )
+    if machines:
+        seconds = sum(raw["seconds"]["cell"] for raw in results.by_cell.values())
+        where = "; ".join(f"{machine} ({n} cells)" for machine, n in machines.most_common())
+        yield f"Machine: {where}; one thread a cell, {seconds / 3600:.1f} hours of cells in all."
+    other = sum(raw["plan"] != plan.digest for raw in results.by_cell.values())
+    if other:
+        yield f"{other} of the finished cells ran under an earlier wording of the plan that left them as they are."
+    changed = "\n".join(f"- {change}" for change in plan.changes)
+    yield (
+        f"Changes to the plan since it was committed:\n\n{changed}"
+        if changed
+        else ("The plan has not been changed since it was committed.")
+    )
+
+
+def _verdicts(judged: list[Judged]) -> Iterator[str]:
+    counts = Counter(one.verdict for one in judged)
+    order = ("holds", "no difference seen", "reversed", "not run yet")
+    yield f"{len(judged)} claims: " + ", ".join(f"{counts[v]} {v}" for v in order if counts[v]) + "."
+    for source, title in (("paper", "The paper's claims, in this world"), ("ours", "Our own questions")):
+        chosen = [one for one in judged if one.claim.source == source]
+        if chosen:
+            yield f"**{title}**"
+            yield claims_table(chosen)
+
+
+def _main(plan: Plan, results: Results, name: str) -> Iterator[str]:
+    chosen = lines(plan.groups[name])
+    yield LEGEND
+    yield accuracy_table(results, chosen)
+    yield "In domain, by task:"
+    yield task_table(results, chosen, "test")
+    yield "Out of domain, by task:"
+    yield task_table(results, chosen, "ood")
+    yield "Reliance on the image, on test prompts. `base` is before training:"
+    yield image_table(results, chosen)
+    yield "Equal steps and equal time, on the validation split:"
+    yield time_table(results, chosen)
+    shown = [line for line in chosen if line.side.arm in ("base", "dapo", "pivot")]
+    yield "Visual support c by kind of token:"
+    yield kind_table(results, shown)
+
+
+def _accuracies(plan: Plan, results: Results, name: str) -> Iterator[str]:
+    yield accuracy_table(results, lines(plan.groups[name]))
+
+
+def _grpo(plan: Plan, results: Results, name: str) -> Iterator[str]:
+    yield "Differences are to GRPO."
+    yield accuracy_table(results, lines(plan.groups[name], "grpo"))
+
+
+def _against_own_arm(plan: Plan, results: Results, name: str) -> Iterator[str]:
+    """Variants of one arm, compared with that arm as it is."""
+    group = plan.groups[name]
+    if not group.vary:
+        yield from _accuracies(plan, results, name)
+        return
+    yield f"Differences are to `{group.arms[0]}` as it is."
+    yield accuracy_table(results, lines(group, group.arms[0]))
+
+
+def _sweep(plan: Plan, results: Results, name: str) -> Iterator[str]:
+    yield "The choice is made on the validation split; differences are to DAPO."
+    yield sweep_table(results, plan.groups[name])
+
+
+def _learning_rate(plan: Plan, results: Results, name: str) -> Iterator[str]:
+    yield (
+        "Validation accuracy at each value, the arm's own best by it, and the in-domain difference to DAPO: both at "
+        "the common value, and each at its own best."
+    )
+    yield fair_table(results, plan.groups[name])
+
+
+def _worlds(plan: Plan, results: Results, name: str) -> Iterator[str]:
+    group = plan.groups[name]
+    worlds = [world for world in plan.worlds if world == "main" or world in group.worlds]
+    yield "\n".join(f"- **{world}**: {plan.worlds[world].about}." for world in worlds)
+    yield (
+        "The starting points, per cent. *Rewarded without right percepts*: of the responses that guess or name a "
+        "wrong percept, how many are rewarded. *Weight of words*: the share of filler and template tokens in the sum "
+        "of 1 - p, a measure of how much of the gradient they carry. c is the mean visual support of digits that are "
+        "said to be read off the image."
+    )
+    yield description_table(plan, results, worlds)
+    arms = [arm for arm in group.arms if not Cell("", arm).is_single and arm != "dapo"]
+    yield "Difference to DAPO of the same world:"
+    yield help_table(results, worlds, arms, _seeds(plan, worlds, name))
+    yield "Visual support c by kind of token, before training:"
+    for world in worlds:
+        yield f"{world}:"
+        yield kind_table(results, [Line("base", Side("base", world), 1)])
+
+
+def _other_worlds(plan: Plan, results: Results, name: str) -> Iterator[str]:
+    group = plan.groups[name]
+    yield "Difference to DAPO of the same world:"
+    yield help_table(results, group.worlds, group.arms, dict.fromkeys(group.worlds, group.seeds))
+
+
+def _seeds(plan: Plan, worlds: list[str], name: str) -> dict[str, int]:
+    main = plan.groups["main"].seeds if "main" in plan.groups else plan.groups[name].seeds
+    return {world: main if world == "main" else plan.groups[name].seeds for world in worlds}
+
+
+def _overhead(plan: Plan, results: Results, name: str) -> Iterator[str]:
+    raw = next(iter(results.get(plan.group_cells(name))), None)
+    if raw is None:
+        yield NOT_RUN
+        return
+    timed = raw["overhead"]
+    base = timed["dapo"]["processor"] if "dapo" in timed else None
+    rows = []
+    for arm, found in timed.items():
+        more = GAP if base is None or arm == "dapo" else f"{100 * (found['processor'] / base - 1):+.1f}%"
+        phases = [f"{found.get(phase, 0.0):.2f}" for phase in ("rollout", "anchors", "score", "update")]
+        size = f"{found['buffer_megabytes']:.2f}"
+        rows.append([arm, f"{found['processor']:.2f}", more, PAPERS_OVERHEAD.get(arm, GAP), *phases, size])
+    head = [
+        "",
+        "processor s a step",
+        "to DAPO",
+        "the paper's",
+        "rollout",
+        "anchors",
+        "score",
+        "update",
+        "buffer, MB",
+    ]
+    yield (
+        "Median seconds of a step on one thread, one step of each method in turn; phases are wall time. The paper's "
+        "figures are of a 7B model on eight GPUs."
+    )
+    yield markdown(head, rows)
+
+
+TITLES = {
+    "main": "Main table",
+    "worlds": "Where each module helps",
+    "bounded": "Smaller changes: bounded and adaptive",
+    "bounded-worlds": "The changes in the other worlds",
+    "grpo": "PIVOT on GRPO",
+    "learning-rate": "Learning rate",
+    "beta": "Sensitivity: beta",
+    "lambda-exp": "Sensitivity: lambda_exp",
+    "interventions": "Image interventions",
+    "open-calibration": "Open question: the calibration gap",
+    "open-questions": "Open questions of the paper",
+    "open-entropy": "Open question: entropy without PIVOT",
+}
+BUILDERS: dict[str, Callable[[Plan, Results, str], Iterator[str]]] = {
+    "main": _main,
+    "ablation": _accuracies,
+    "interventions": _accuracies,
+    "bounded": _accuracies,
+    "grpo": _grpo,
+    "beta": _sweep,
+    "lambda-exp": _sweep,
+    "sensitivity": _sweep,
+    "learning-rate": _learning_rate,
+    "worlds": _worlds,
+    "bounded-worlds": _other_worlds,
+    "overhead": _overhead,
+}
+"""Group -> what its section shows; any other group shows accuracies."""

@@ -10,7 +10,7 @@ READY := $(VENV)/.ready
 export OMP_WAIT_POLICY ?= PASSIVE
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: setup run test check format bench test-vllm clean
+.PHONY: setup run test check format bench evidence test-vllm clean
 
 setup: $(READY)
 
@@ -45,6 +45,10 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.head
 	$(BIN)/python -m benchmarks.verifier
 	$(BIN)/python -m benchmarks.buffer
+
+# About a day on two cores; stop it at any time, it goes on where it was.
+evidence: $(READY)
+	$(BIN)/pivot reproduce --jobs 2
 
 VLLM := .venv-vllm
 # vLLM's CPU build wants packages of its own; it never shares the environment above.

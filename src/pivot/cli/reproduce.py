@@ -118,5 +118,5 @@ def _compare(plan, only: list[str], places, out: Path) -> int:
     there = [run for run in runs if (run / "config.json").is_file()]
     if not there:
         raise UserError(f"{places.work} holds no run of these cells yet; run `pivot reproduce` first.")
-    print(write_comparison(there, out, "dapo"))
+    print(write_comparison(there, out))
     return 0

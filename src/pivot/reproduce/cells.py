@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +28,14 @@ def cell_config(plan: Plan, cell: Cell, start: Path | None = None) -> Config:
     arm = "dapo" if cell.is_single else cell.arm
     model = [f"model.path={start}"] if start is not None else []
     settings = [f"method={arm}", *plan.settings, *world.settings, *model, *cell.settings]
-    config = apply_settings(recipes.get(plan.recipe), [*settings, f"train.seed={cell.seed}"])
+    config = apply_settings(_recipe(plan.recipe), [*settings, f"train.seed={cell.seed}"])
     validate(config)
     return config
+
+
+@cache
+def _recipe(name: str) -> Config:
+    return recipes.get(name)
 
 
 def identity(plan: Plan, cell: Cell) -> dict[str, Any]:

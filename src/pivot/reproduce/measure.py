@@ -100,7 +100,7 @@ def look(sampler: _Sampler, prompts: Sequence[Prompt]) -> dict[str, Any]:
     policy.forget_features()
     units = [Unit(policy.encoder.encode(g.prompt), [r.token_ids_T for r in g.responses]) for g in graded]
     # The same intervention for every cell, whatever it was trained with.
-    scorer = Scorer(policy, Corruptor(policy.encoder, Corruption(), seed=0), _packing(config))
+    scorer = Scorer(policy, Corruptor(policy.encoder, Corruption(), seed=0), Packing())
     found = scorer.score(units, 0, "both")
     policy.forget_features()
     assert found.corrupted_logprobs_BT is not None
@@ -118,11 +118,6 @@ def look(sampler: _Sampler, prompts: Sequence[Prompt]) -> dict[str, Any]:
         "kinds": _support_by_kind(policy, graded, support_BT, found.logprobs_BT),
         "origins": _origins(graded),
     }
-
-
-def _packing(config: Config) -> Packing:
-    train = config.train
-    return Packing(train.layout, train.micro_batch_tokens, train.tree_row_tokens)
 
 
 def _support_by_kind(

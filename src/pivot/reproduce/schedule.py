@@ -21,7 +21,7 @@ from pivot.reproduce.forecast import Forecast, Standing
 from pivot.reproduce.plan import Cell, Plan
 from pivot.reproduce.worker import STOPPED
 
-POLL_SECONDS = 0.5
+POLL_SECONDS = 0.2
 PATIENCE_SECONDS = 120.0
 """How long cells may take to finish their step and save it once they are asked to stop."""
 
@@ -165,7 +165,10 @@ def _signals() -> Iterator[list[int]]:
     def note(number: int, _: FrameType | None) -> None:
         asked.append(number)
 
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    except ValueError:  # not the main thread: signals belong to somebody else
+        before = {}
     try:
         yield asked
     finally:

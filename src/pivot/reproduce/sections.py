@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from pivot.reproduce.plan import Cell, Plan, Side
 from pivot.reproduce.results import Results
+from pivot.reproduce.statistics import show
 from pivot.reproduce.tables import (
     GAP,
     NOT_RUN,
@@ -73,7 +74,7 @@ def _status(plan: Plan, results: Results) -> Iterator[str]:
     if machines:
         seconds = sum(raw["seconds"]["cell"] for raw in results.by_cell.values())
         where = "; ".join(f"{machine} ({n} cells)" for machine, n in machines.most_common())
-        yield f"Machine: {where}; one thread a cell, {seconds / 3600:.1f} hours of cells in all."
+        yield f"Machine: {where}; one thread a cell, {show(seconds / 3600, '.1f')} hours of cells in all."
     other = sum(raw["plan"] != plan.digest for raw in results.by_cell.values())
     if other:
         yield f"{other} of the finished cells ran under an earlier wording of the plan that left them as they are."
@@ -185,10 +186,16 @@ def _overhead(plan: Plan, results: Results, name: str) -> Iterator[str]:
     base = timed["dapo"]["processor"] if "dapo" in timed else None
     rows = []
     for arm, found in timed.items():
-        more = GAP if base is None or arm == "dapo" else f"{100 * (found['processor'] / base - 1):+.1f}%"
-        phases = [f"{found.get(phase, 0.0):.2f}" for phase in ("rollout", "anchors", "score", "update")]
-        size = f"{found['buffer_megabytes']:.2f}"
-        rows.append([arm, f"{found['processor']:.2f}", more, PAPERS_OVERHEAD.get(arm, GAP), *phases, size])
+        more = (
+            GAP
+            if base is None or arm == "dapo"
+            else show(100 * (found["processor"] / base - 1), "+.1f") + "%"
+        )
+        phases = [show(found.get(phase, 0.0), ".2f") for phase in ("rollout", "anchors", "score", "update")]
+        size = show(found["buffer_megabytes"], ".2f")
+        rows.append(
+            [arm, show(found["processor"], ".2f"), more, PAPERS_OVERHEAD.get(arm, GAP), *phases, size]
+        )
     head = [
         "",
         "processor s a step",

@@ -9,7 +9,7 @@ import numpy as np
 
 from pivot.reproduce.plan import BASE, Cell, Group, Side, short_setting, side_cells
 from pivot.reproduce.results import Results, task_accuracy
-from pivot.reproduce.statistics import Difference, spread
+from pivot.reproduce.statistics import Difference, show, spread
 from pivot.reproduce.verdicts import Judged, compare
 
 NOT_RUN = "not run yet"
@@ -101,7 +101,7 @@ def time_table(results: Results, chosen: Sequence[Line]) -> str:
         if line.reference is not None:
             raws = results.get(line.cells)
             if len(raws) == len(line.cells):
-                cells[1] = f"{np.median([raw['seconds']['step'] for raw in raws]):.2f} s"
+                cells[1] = f"{show(float(np.median([raw['seconds']['step'] for raw in raws])), '.2f')} s"
             cells[2] = difference_of(results, line, "validation")
             cells[3] = difference_of(results, line, "equal_time")
         rows.append(_shortened(results, line, cells))
@@ -140,8 +140,8 @@ def mean_of(results: Results, line: Line, metric: str, *, percent: bool = True) 
     means_S = values_SP.mean(axis=1)
     wide = spread(means_S)
     if not percent:
-        return f"{means_S.mean():.3f}" + ("" if wide is None else f" ± {wide:.3f}")
-    return _percent(float(means_S.mean())) + ("" if wide is None else f" ± {100 * wide:.1f}")
+        return show(float(means_S.mean()), ".3f") + ("" if wide is None else f" ± {show(wide, '.3f')}")
+    return _percent(float(means_S.mean())) + ("" if wide is None else f" ± {_percent(wide)}")
 
 
 def difference_of(results: Results, line: Line, metric: str, *, percent: bool = True) -> str:
@@ -154,7 +154,7 @@ def difference_of(results: Results, line: Line, metric: str, *, percent: bool = 
 def interval(found: Difference, *, percent: bool = True) -> str:
     """`+2.1 [+0.4, +3.8]`, in points of a hundred."""
     scale, form = (100, "+.1f") if percent else (1, "+.3f")
-    mean, low, high = (format(scale * value, form) for value in (found.mean, found.low, found.high))
+    mean, low, high = (show(scale * value, form) for value in (found.mean, found.low, found.high))
     return f"{mean} [{low}, {high}]"
 
 
@@ -171,4 +171,4 @@ def _shortened(results: Results, line: Line, cells: list[str]) -> list[str]:
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.1f}"
+    return show(100 * share, ".1f")

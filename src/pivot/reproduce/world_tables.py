@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pivot.reproduce.kinds import KINDS, Kind
 from pivot.reproduce.plan import BASE, Cell, Plan, Side
 from pivot.reproduce.results import Raw, Results
+from pivot.reproduce.statistics import show
 from pivot.reproduce.tables import GAP, NOT_RUN, Line, difference_of, markdown
 
 Entry = tuple[float, float, float]
@@ -73,7 +74,7 @@ def kind_table(results: Results, chosen: Sequence[Line]) -> str:
 def _mean_support(found: Sequence[Mapping[Kind, Entry]], kind: Kind) -> str:
     entries = [one[kind] for one in found if kind in one]
     tokens = sum(entry[0] for entry in entries)
-    return f"{sum(n * c for n, c, _ in entries) / tokens:+.2f}" if tokens else GAP
+    return show(sum(n * c for n, c, _ in entries) / tokens, "+.2f") if tokens else GAP
 
 
 def help_table(results: Results, worlds: Sequence[str], arms: Sequence[str], seeds: Mapping[str, int]) -> str:
@@ -90,8 +91,8 @@ def help_table(results: Results, worlds: Sequence[str], arms: Sequence[str], see
 
 
 def _share(part: float, whole: float) -> str:
-    return f"{100 * part / whole:.1f}" if whole else GAP
+    return show(100 * part / whole, ".1f") if whole else GAP
 
 
 def _support(pooled: Mapping[Kind, Entry], kind: Kind) -> str:
-    return f"{pooled[kind][1]:+.2f}" if kind in pooled else GAP
+    return show(pooled[kind][1], "+.2f") if kind in pooled else GAP

@@ -1,0 +1,170 @@
+"""Real cells, cut down: they train, measure, resume, and are run by the command as a person would type it."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from pivot.cli import main
+from pivot.records import read_rows
+from pivot.reproduce.cell import run_cell
+from pivot.reproduce.cells import cell_name, result_path
+from pivot.reproduce.plan import QUICK_PLAN, Cell, load_plan
+from pivot.reproduce.starts import Start, start_path
+from pivot.train.run_folder import RunFolder
+
+PLAN = load_plan(QUICK_PLAN)
+STEPS = 60
+PATIENCE = 300.0
+"""Seconds; the machine may be busy."""
+TINIEST = f"""
+recipe: tiny-evidence
+settings: [model.device=cpu, train.threads=1, train.steps={STEPS}, train.prompts_per_step=2,
+  train.minibatch_prompts=2, rollout.responses=2, rollout.max_tokens=12, rollout.max_tries=1, data.size=4,
+  eval.every=30, data.validation_size=2, eval.samples=1, eval.final_prompts=0, checkpoint.every=1,
+  checkpoint.keep_last=1, log.rollouts_per_step=0]
+measure: {{prompts: 5, samples: 1, looked_at: 2}}
+worlds: {{main: {{}}, broken: {{settings: [model.path=no/such/model]}}}}
+groups:
+  main: {{arms: [dapo], seeds: 1}}
+  broken: {{worlds: [broken], arms: [base]}}
+"""
+
+
+@pytest.fixture(scope="module")
+def pivot_cell(tmp_path_factory):
+    """A trained cell of the quick plan, in a world with a start of its own, and where everything is."""
+    folder = tmp_path_factory.mktemp("cells")
+    cell = Cell("bare", "pivot", 0)
+    assert run_cell(PLAN, cell, folder / "work", folder / "results", quiet=True)
+    return cell, folder
+
+
+def test_a_trained_cell_writes_all_that_the_tables_need(pivot_cell):
+    cell, folder = pivot_cell
+    raw = json.loads(result_path(PLAN, cell, folder / "results").read_bytes())
+    assert raw["cell"] == {"world": "bare", "arm": "pivot", "seed": 0, "settings": []}
+    assert raw["plan"] == PLAN.digest
+    assert set(raw["sets"]) == {"test", "ood", "validation", "blank"}
+    for found in raw["sets"].values():
+        assert len(found["correct"]) == 10
+        assert all(0 <= n <= found["samples"] == 2 for n in found["correct"])
+    assert raw["curve"]["steps"] == [2, 4]
+    assert raw["curve"]["seconds"][0] < raw["curve"]["seconds"][1]
+    assert len(raw["looks"]["dependency"]) == len(raw["looks"]["attention"]) == 5
+    assert all(value > 0 for value in raw["looks"]["dependency"])
+    assert sum(sum(counts) for counts in raw["looks"]["origins"].values()) == 5 * 4
+    assert raw["looks"]["kinds"]["wrong"]["words"][0] > 0
+    assert "visual/support_correct" in raw["dynamics"]
+
+
+def test_a_finished_cell_leaves_a_run_without_checkpoints(pivot_cell):
+    cell, folder = pivot_cell
+    run = folder / "work" / cell_name(PLAN, cell) / "run"
+    assert not (run / "checkpoints").exists()
+    entries = json.loads((run / "eval" / "scores.json").read_bytes())["evaluations"]
+    assert {(e["name"], e["blank"]) for e in entries} == {
+        ("tiny-test", False), ("tiny-ood", False), ("tiny-validation", False), ("tiny-test", True),
+    }  # fmt: skip
+
+
+def test_a_model_is_measured_alike_every_time(tmp_path):
+    cell = Cell("main", "base")
+    found = []
+    for place in (tmp_path / "once", tmp_path / "again"):
+        assert run_cell(PLAN, cell, place / "work", place / "results", quiet=True)
+        found.append(json.loads(result_path(PLAN, cell, place / "results").read_bytes()))
+    assert found[0]["sets"] == found[1]["sets"]
+    assert found[0]["looks"] == found[1]["looks"]
+
+
+def test_runs_of_cells_can_be_compared(pivot_cell, tmp_path, capsys):
+    _, folder = pivot_cell
+    asked = ["--quick", "--work", str(folder / "work"), "--compare", str(tmp_path / "page")]
+    assert main(["reproduce", *asked]) == 0
+    assert (tmp_path / "page" / "comparison.html").is_file()
+    assert main(["reproduce", "--quick", "--work", str(tmp_path), "--compare", str(tmp_path / "no")]) == 2
+    assert "holds no run of these cells yet" in capsys.readouterr().err
+
+
+def test_a_start_is_made_once(tmp_path):
+    start = Start(origin="tiny-hard", habit_steps=1, words="none")
+    path = start_path(start, tmp_path)
+    stamp = (path / "model.safetensors").stat().st_mtime_ns
+    assert start_path(start, tmp_path) == path
+    assert (path / "model.safetensors").stat().st_mtime_ns == stamp
+    other = Start(origin="tiny-hard", habit_steps=1, words="many")
+    assert start_path(other, tmp_path) != path
+
+
+def options(folder, *more: str) -> list[str]:
+    places = {"plan": "plan.yaml", "results": "results", "work": "work", "page": "page.md"}
+    return ["reproduce", *(f"--{name}={folder / ending}" for name, ending in places.items()), *more]
+
+
+def test_what_is_stopped_goes_on_what_breaks_is_named_and_what_is_done_is_not_redone(tmp_path, capsys):
+    (tmp_path / "plan.yaml").write_text(TINIEST)
+    seen = stopped(tmp_path)
+    assert not list((tmp_path / "results").glob("*.json"))
+    assert main(options(tmp_path, "--jobs=2")) == 1
+    said = capsys.readouterr().err
+    assert "failed: broken base" in said
+    assert "no/such/model" in said
+    assert len(list((tmp_path / "results").glob("main-dapo-*.json"))) == 1
+    folder = next((tmp_path / "work").glob("main-dapo-*"))
+    assert f"going on after step {len(seen)} of {STEPS}" in (folder / "cell.log").read_text()
+    rows = read_rows(folder / "run" / "metrics.jsonl")
+    assert [row["step"] for row in rows] == list(range(1, STEPS + 1))
+    # With their times: what was saved was not done again.
+    assert rows[: len(seen)] == seen
+    assert "1 of 2 cells are finished" in (tmp_path / "page.md").read_text()
+    assert main(options(tmp_path, "--only=main")) == 0
+    assert "1 cells, 0 to run" in capsys.readouterr().out
+
+
+def stopped(folder) -> list[dict]:
+    """The rows of a cell whose scheduler got SIGTERM after some steps, as a person or a machine's shutdown sends it."""
+    command = [sys.executable, "-m", "pivot", *options(folder, "--only=main")]
+    scheduler = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        run = wait_for_steps(folder / "work", 2)
+        scheduler.send_signal(signal.SIGTERM)
+        assert scheduler.wait(timeout=PATIENCE) == 3
+    finally:
+        if scheduler.poll() is None:
+            scheduler.kill()
+            scheduler.wait()
+    RunFolder.open(run).close()  # would raise if the cell had outlived its scheduler
+    rows = read_rows(run / "metrics.jsonl")
+    assert 2 <= len(rows) < STEPS
+    return rows
+
+
+def test_a_killed_scheduler_takes_its_cells_with_it():
+    """Nobody is left to pass a signal on, so the cell watches its parent and stops itself as SIGTERM would."""
+    child = (
+        "import os, signal, sys, time\n"
+        "from pivot.reproduce.worker import _end_with_parent\n"
+        "signal.signal(signal.SIGTERM, lambda *_: (print('stopped', flush=True), os._exit(0)))\n"
+        "_end_with_parent(os.getppid()); print('ready', flush=True); time.sleep(300)"
+    )
+    parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
+    process = subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.kill()
+    assert process.stdout.readline() == "stopped\n"
+    process.wait()
+
+
+def wait_for_steps(work, number: int):
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
+        for metrics in work.glob("main-dapo-*/run/metrics.jsonl"):
+            if metrics.read_bytes().count(b"\n") >= number:
+                return metrics.parent
+        time.sleep(0.05)
+    raise AssertionError("no cell got anywhere")

@@ -1,0 +1,158 @@
+"""The page from known results: planted effects are found, missing cells are said to be missing, and the committed
+page is what the committed numbers give."""
+
+from pathlib import Path
+
+import pytest
+
+from pivot.cli import main
+from pivot.errors import UserError
+from pivot.reproduce.charts import figures
+from pivot.reproduce.page import BEGIN, END, body, fill, write_page
+from pivot.reproduce.plan import Side, load_plan
+from pivot.reproduce.results import Results
+from pivot.reproduce.tables import lines
+from pivot.reproduce.tuning import best_side, fair_table, sweep_table
+from pivot.reproduce.verdicts import judge
+
+ROOT = Path(__file__).parents[2]
+PLAN = load_plan()
+EFFECT = {"base": -0.2, "pivot": 0.18, "vppo": -0.2}
+
+
+def planted(cell) -> float:
+    """DAPO at 0.6, PIVOT above it, VPPO below; beta = 1.0 is PIVOT's best."""
+    return 0.6 + EFFECT.get(cell.arm, 0.0) + (0.1 if cell.settings == ("method.beta=1.0",) else 0.0)
+
+
+@pytest.fixture(scope="module")
+def full(write_results, tmp_path_factory) -> Results:
+    return Results.load(PLAN, write_results(PLAN, tmp_path_factory.mktemp("results"), planted))
+
+
+def verdicts(results: Results) -> dict[str, str]:
+    return {claim.text: judge(results, claim).verdict for claim in PLAN.claims}
+
+
+def test_planted_effects_are_found_and_none_where_there_is_none(full):
+    found = verdicts(full)
+    assert found["PIVOT beats DAPO in domain"] == "holds"
+    assert found["PIVOT beats VPPO out of domain"] == "holds"
+    assert found["PIVOT beats DAPO after the same time"] == "holds"
+    assert found["bounded PIVOT beats PIVOT in domain"] == "reversed"
+    nulls = [
+        found[f"{module} alone beats DAPO {where} domain"]
+        for module in ("SER", "VAA")
+        for where in ("in", "out of")
+    ]
+    assert nulls.count("no difference seen") >= 3
+
+
+def test_a_claim_is_not_judged_before_all_its_seeds_are_there(write_results, tmp_path):
+    folder = write_results(PLAN, tmp_path, planted, skip=lambda c: (c.arm, c.seed) == ("pivot", 4))
+    results = Results.load(PLAN, folder)
+    found = verdicts(results)
+    assert found["PIVOT beats DAPO in domain"] == "not run yet"
+    assert found["SER alone beats DAPO in domain"] != "not run yet"
+    text = body(PLAN, results, [])
+    assert "| pivot | not run yet (4 of 5) |" in text
+    assert "not run yet (9 of 10 cells)" in text
+
+
+def test_every_group_has_its_section_when_all_is_there(full):
+    text = body(PLAN, full, list(figures(PLAN, full)))
+    assert "not run yet" not in text.lower()
+    for heading in (
+        "Main table",
+        "Ablation",
+        "PIVOT on GRPO",
+        "Learning rate",
+        "Sensitivity: beta",
+        "Overhead",
+    ):
+        assert f"## {heading}\n" in text
+    for world in PLAN.worlds:
+        assert f"- **{world}**" in text
+    assert "learning-steps.svg" in text
+
+
+def test_what_is_tuned_is_chosen_on_the_validation_split(full):
+    group = PLAN.groups["beta"]
+    sides = [line.side for line in lines(group)]
+    assert best_side(full, sides, group.seeds) == Side("pivot", "main", ("method.beta=1.0",))
+    chosen = [row for row in sweep_table(full, group).splitlines() if "(chosen)" in row]
+    assert len(chosen) == 1
+    assert chosen[0].startswith("| beta=1.0 (chosen) |")
+
+
+def test_every_arm_is_judged_at_its_own_best_and_at_the_common_learning_rate(full):
+    rows = fair_table(full, PLAN.groups["learning-rate"]).splitlines()[2:]
+    by_arm = {row.split("|")[1].strip(): row for row in rows}
+    assert set(by_arm) == set(PLAN.groups["learning-rate"].arms)
+    assert by_arm["pivot"].rstrip(" |").endswith("holds")
+    assert by_arm["vppo"].rstrip(" |").endswith("reversed")
+
+
+def test_nothing_run_is_said_of_every_group(tmp_path):
+    page = write_page(PLAN, tmp_path / "results", tmp_path / "docs" / "results.md")
+    text = page.read_text()
+    assert f"0 of {len(PLAN.cells())} cells are finished" in text
+    assert text.count("*Not run yet: 0 of") == len(PLAN.groups)
+    assert not (tmp_path / "docs" / "images").exists()
+
+
+def test_prose_around_the_marks_stays(tmp_path, full):
+    text = f"# Mine\n\nabove\n\n{BEGIN}\nold\n{END}\n\nbelow\n"
+    once = fill(text, "new", tmp_path)
+    assert once == f"# Mine\n\nabove\n\n{BEGIN}\n\nnew\n\n{END}\n\nbelow\n"
+    assert fill(once, "new", tmp_path) == once
+    with pytest.raises(UserError, match="lacks the marks"):
+        fill("# Mine\n", "new", tmp_path)
+
+
+def test_figures_are_written_beside_the_page(write_results, tmp_path):
+    folder = write_results(
+        PLAN, tmp_path / "results", planted, skip=lambda c: c.world != "main" or c.settings != ()
+    )
+    page = write_page(PLAN, folder, tmp_path / "docs" / "results.md")
+    drawn = {path.name for path in (page.parent / "images" / "results").iterdir()}
+    assert drawn == {"learning-steps.svg", "learning-time.svg", "claims.svg"}
+    before = page.read_bytes()
+    assert write_page(PLAN, folder, page).read_bytes() == before
+
+
+def test_the_committed_page_is_what_the_committed_numbers_give():
+    page = ROOT / "docs" / "results.md"
+    results = Results.load(PLAN, ROOT / "results")
+    text = page.read_text(encoding="utf-8")
+    drawn = list(figures(PLAN, results))
+    assert fill(text, body(PLAN, results, drawn), page) == text, "run `pivot reproduce --report`"
+    for name in drawn:
+        assert (ROOT / "docs" / "images" / "results" / f"{name}.svg").is_file()
+
+
+def test_no_committed_number_is_an_orphan():
+    """Files that no cell of the plan claims would be forgotten numbers: a changed plan must say what became of them."""
+    known = {path.name for path in (ROOT / "results").glob("*.json")}
+    from pivot.reproduce.cells import cell_name
+
+    assert known <= {f"{cell_name(PLAN, cell)}.json" for cell in PLAN.cells()}
+
+
+def test_a_damaged_result_is_named(write_results, tmp_path):
+    folder = write_results(PLAN, tmp_path, planted, skip=lambda c: c.arm != "base")
+    broken = next(iter(folder.glob("main-base-*.json")))
+    broken.write_text("{")
+    with pytest.raises(UserError, match=r"is damaged .*: remove it, and its cell is run again"):
+        Results.load(PLAN, folder)
+
+
+def test_list_counts_what_is_done(write_results, tmp_path, capsys):
+    folder = write_results(
+        PLAN, tmp_path, planted, skip=lambda c: c.arm != "dapo" or c.settings != () or c.world != "main"
+    )
+    assert main(["reproduce", "--list", "--results", str(folder)]) == 0
+    rows = {line.split()[0]: line.split()[1:4] for line in capsys.readouterr().out.splitlines()[1:]}
+    assert rows["main"] == ["26", "0", "5"]
+    assert rows["ablation"] == ["45", "10", "5"]
+    assert rows["all"][:2] == [str(len(PLAN.cells())), "5"]

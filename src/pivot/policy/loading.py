@@ -127,7 +127,11 @@ def _load_parts(path: str, name: str, options: ModelOptions) -> tuple[Any, Any, 
     trust = {"trust_remote_code": options.trust_remote_code}
     try:
         model = AutoModelForImageTextToText.from_pretrained(
-            path, dtype=getattr(torch, options.dtype), attn_implementation=options.attention, **trust
+            path,
+            dtype=getattr(torch, options.dtype),
+            attn_implementation=options.attention,
+            use_safetensors=True,  # never a pickle
+            **trust,
         )
         tokenizer = AutoTokenizer.from_pretrained(path, **trust)
         processor = ImageProcessor.from_pretrained(path)

@@ -47,13 +47,13 @@ def main() -> None:
 def _call(function: Callable[..., Any], columns: dict[str, Any]) -> dict[str, Any]:
     try:
         values = function(**columns)
-        return {"values": [float(value) for value in values]}
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever it raises is named, not swallowed
-        frames = traceback.extract_tb(error.__traceback__)[1:]
-        if not frames:  # the function itself came back: what it returned is no list of numbers
-            return {"type": type(values).__name__} if "values" in locals() else {"raised": _sentence(error)}
-        place = f"{os.path.basename(frames[-1].filename)}, line {frames[-1].lineno}"
-        return {"raised": f"{_sentence(error)} ({place})"}
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        return {"raised": f"{_sentence(error)} ({os.path.basename(last.filename)}, line {last.lineno})"}
+    try:
+        return {"values": [float(value) for value in values]}
+    except (TypeError, ValueError):
+        return {"type": type(values).__name__}
 
 
 def _sentence(error: BaseException) -> str:

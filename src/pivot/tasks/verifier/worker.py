@@ -62,13 +62,18 @@ def main() -> None:
 
 def _math_verify() -> Agree:
     """math-verify, without its own time limits (signals and threads): the alarm is better."""
-    from math_verify import parse, verify
+    from math_verify import LatexExtractionConfig, parse, verify
 
     logging.getLogger("math_verify").setLevel(logging.ERROR)  # It warns that its limits are off.
 
+    # The whole text or nothing: by default the last number in a text that cannot be parsed would be its value.
+    whole = [LatexExtractionConfig()]
+
     def agree(given: str, answer: str) -> bool:
         # 0 turns its own limits off.
-        truth, answered = (parse(f"${text.replace('$', '')}$", parsing_timeout=0) for text in (answer, given))
+        truth, answered = (
+            parse(f"${text.replace('$', '')}$", whole, parsing_timeout=0) for text in (answer, given)
+        )
         return verify(truth, answered, timeout_seconds=0)
 
     return agree

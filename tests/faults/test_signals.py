@@ -1,0 +1,88 @@
+"""SIGINT and SIGTERM: the step is finished or abandoned, what is good is kept, and it takes a bounded time."""
+
+import json
+
+import pytest
+from fault_harness import differences, newest_checkpoint, repeatable_rows
+
+from pivot.train.checkpoint import find_damage
+
+pytestmark = pytest.mark.xdist_group("trainer-server")
+
+SETTINGS = (
+    "train.steps=4",
+    "train.prompts_per_step=2",
+    "rollout.max_tokens=32",
+    "method.dynamic_sampling=false",
+)
+
+
+def status(run):
+    return json.loads((run / "run.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def whole(server, small_config, tmp_path_factory):
+    out = tmp_path_factory.mktemp("whole") / "run"
+    assert server.train(small_config("pivot", *SETTINGS, "checkpoint.every=100"), out).code == 0
+    return out
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP"])
+def test_a_signal_finishes_the_step_saves_and_says_how_to_go_on(server, small_config, whole, tmp_path, name):
+    run = tmp_path / "run"
+    config = small_config("pivot", *SETTINGS, "checkpoint.every=100")
+    ended = server.train(config, run, signals=[(name, "step 1/4")])
+    assert ended.code == 3, ended.said
+    assert f"{name}: finishing this step, then saving" in ended.said
+    assert f"pivot train --resume {run}" in ended.said
+    assert "Traceback" not in ended.said
+    assert (status(run)["status"], status(run)["reason"]) == ("stopped", name)
+    done = len(repeatable_rows(run))
+    assert newest_checkpoint(run).name == f"step-{done}"
+    assert server.resume(run).code == 0
+    assert differences(run, whole) == []
+
+
+def test_a_second_interrupt_leaves_at_once_with_the_last_checkpoint(server, small_config, whole, tmp_path):
+    run = tmp_path / "run"
+    ended = server.train(
+        small_config("pivot", *SETTINGS, "checkpoint.every=1"),
+        run,
+        hang_point="scoring",
+        signals=[("SIGINT", "hanging at"), ("SIGINT", "finishing this step")],
+    )
+    assert ended.code == 130, ended.said
+    assert "Traceback" not in ended.said
+    assert newest_checkpoint(run).name == "step-1"
+    assert find_damage(newest_checkpoint(run)) is None
+    assert status(run)["reason"] == "interrupted twice"
+    assert server.resume(run).code == 0
+    assert [row["step"] for row in repeatable_rows(run)] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("place", ["rollout", "checkpoint, model written"])
+def test_a_step_that_takes_too_long_is_abandoned(server, small_config, whole, tmp_path, place):
+    """A scheduler's grace period ends with SIGKILL; `checkpoint.stop_seconds` makes use of it before that."""
+    run = tmp_path / "run"
+    ended = server.train(
+        small_config("pivot", *SETTINGS, "checkpoint.every=1", "checkpoint.stop_seconds=0.5"),
+        run,
+        hang_point=place,
+        signals=[("SIGTERM", "hanging at")],
+    )
+    assert ended.code == 3, ended.said
+    assert status(run)["reason"] == "SIGTERM, step abandoned after 0.5 s"
+    assert newest_checkpoint(run).name == "step-1"
+    assert [path.name for path in (run / "checkpoints").iterdir()] == ["step-1"]
+    assert server.resume(run).code == 0
+    assert repeatable_rows(run) == repeatable_rows(whole)
+
+
+def test_before_the_first_step_there_is_nothing_to_finish(server, small_config, tmp_path):
+    run = tmp_path / "run"
+    config = small_config("pivot", *SETTINGS, "data.size=512")
+    ended = server.train(config, run, signals=[("SIGTERM", "loading tiny")])
+    assert ended.code == 3, ended.said
+    assert not (run / "metrics.jsonl").exists()
+    assert status(run)["status"] == "stopped"

@@ -165,6 +165,8 @@ class TrainConfig:
     """Updates in a row with a reward, loss or gradient that is not finite before the run stops."""
     halve_on_oom: bool = True
     """Out of memory: halve `micro_batch_tokens` (in a rollout `rollout.batch_tokens`), say so and go on."""
+    overlap: bool = True
+    """Score replayed prompts' candidates and kept groups while others are still decoded (embedded engine)."""
     threads: int | None = None
     """CPU threads of torch; None: one for models under 5M parameters, else torch's own choice."""
 

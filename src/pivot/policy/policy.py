@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any, Literal
 
 import torch
@@ -51,6 +52,8 @@ class Policy:
         self.banned_ids = _vision_ids(model, tokenizer)
         self._features: dict[tuple[str, str], list[ImageFeatures]] = {}
         self._feature_bytes = 0
+        self._encoding = Lock()
+        """Two threads may ask for the same image: the second waits and finds it done."""
 
     @property
     def device(self) -> torch.device:
@@ -85,9 +88,10 @@ class Policy:
         """Image features of each prompt: computed once for the same weights, with gradient where it is on."""
         if torch.is_grad_enabled() and any(p.requires_grad for p in self.model.model.visual.parameters()):
             return self._encode(prompts)
-        missing = [p for p in prompts if (view, p.prompt.id) not in self._features]
-        fresh = {p.prompt.id: f for p, f in zip(missing, self._encode(missing), strict=True)}
-        self._keep(view, fresh)
+        with self._encoding:
+            missing = [p for p in prompts if (view, p.prompt.id) not in self._features]
+            fresh = {p.prompt.id: f for p, f in zip(missing, self._encode(missing), strict=True)}
+            self._keep(view, fresh)
         return [fresh.get(p.prompt.id) or self._features.get((view, p.prompt.id), []) for p in prompts]
 
     def knows_features(self, prompt: EncodedPrompt, view: Literal["clean", "corrupted"]) -> bool:

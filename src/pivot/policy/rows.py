@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from pivot.policy.encoding import EncodedPrompt
-from pivot.policy.shared_prefix import SharedPrefix, visible_keys
+from pivot.policy.shared_prefix import SharedPrefix, share
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,7 @@ class Rows:
 def tree_rows(units: Sequence[Unit]) -> Rows:
     """All units in one row without padding."""
     prompts = [unit.prompt for unit in units]
-    lengths = [len(prompt) for prompt in prompts]
-    first_P = np.cumsum([0, *lengths])
+    first_P = np.cumsum([0, *(len(prompt) for prompt in prompts)])
     trees = [_Tree.grow(unit.responses) for unit in units]
     first_N = np.cumsum([0, *(len(tree.targets_N) for tree in trees)])
     # Tokens of the row: the prompts' first, then the trees'.
@@ -87,13 +86,9 @@ def tree_rows(units: Sequence[Unit]) -> Rows:
     targets_N = torch.cat([tree.targets_N for tree in trees])
     token_BT = _pad([row + int(first_N[u]) for u, tree in enumerate(trees) for row in tree.token_T])
     mask_BT = _pad([torch.ones(len(row), dtype=torch.bool) for tree in trees for row in tree.token_T])
-    prompt_PL = _pad([torch.arange(a, b) for a, b in pairwise(first_P)])
-    prompt_B = [u for u, unit in enumerate(units) for _ in unit.responses]
-    num_prompt_results = prompt_PL.numel()
-    result_N = torch.empty(len(targets_N), dtype=torch.int64)
-    places_BT = num_prompt_results + torch.arange(token_BT.numel()).view(token_BT.shape)
-    result_N[token_BT[mask_BT]] = places_BT[mask_BT]
-    result_M = torch.cat([prompt_PL.new_tensor(_places(lengths, prompt_PL.shape[1])), result_N])
+    prompt_places = [torch.arange(a, b) for a, b in pairwise(first_P)]
+    response_places = [before + int(first_N[u]) + row for u, tree in enumerate(trees) for row in tree.token_T]
+    prompt_of = [u for u, unit in enumerate(units) for _ in unit.responses]
     return Rows(
         input_ids_RL=torch.cat([*(p.input_ids_L for p in prompts), targets_N])[None],
         position_ids_3RL=torch.cat([*(p.position_ids_3L for p in prompts), *positions], dim=1)[:, None],
@@ -102,13 +97,7 @@ def tree_rows(units: Sequence[Unit]) -> Rows:
         targets_N=targets_N,
         token_BT=token_BT,
         mask_BT=mask_BT,
-        shared_prefix=SharedPrefix(
-            prompt_PL=prompt_PL,
-            response_BT=before + token_BT,
-            prompt_B=torch.tensor(prompt_B),
-            result_M=result_M,
-            visible=visible_keys([lengths[u] for u in prompt_B], token_BT.shape[1]),
-        ),
+        shared_prefix=share(prompt_places, response_places, prompt_of),
     )
 
 
@@ -173,8 +162,3 @@ class _Tree:
 
 def _pad(rows: Sequence[Tensor]) -> Tensor:
     return pad_sequence(list(rows), batch_first=True)
-
-
-def _places(lengths: Sequence[int], width: int) -> np.ndarray:
-    """Flat indices of the real entries of rows padded to `width`."""
-    return np.concatenate([u * width + np.arange(length) for u, length in enumerate(lengths)])

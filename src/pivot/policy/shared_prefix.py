@@ -1,7 +1,7 @@
 """Attention for a packed row that holds each prompt once, whatever the number of its responses.
 
 Everything but attention acts on tokens one by one, so it does not mind how they are ordered. Attention is computed
-here in two calls: every prompt over itself, and every response over [its prompt | itself]. Siblings never meet, so no
+here in a few calls: every prompt over itself, and every response over [its prompt | itself]. Siblings never meet, so no
 [L, L] mask over the whole row is made and no score is computed only to be thrown away.
 """
 
@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
@@ -21,36 +22,79 @@ from transformers.masking_utils import sdpa_mask
 NAME = "shared_prefix"
 
 
+SEGMENT_GROWTH = 1.25
+"""Responses that attend in one call differ in length by this factor at most; what is padded is computed in vain."""
+
+
 @dataclass(frozen=True)
-class SharedPrefix:
-    """Where the tokens of a packed row stand: P prompts of at most L tokens, B responses of at most T.
+class Segment:
+    """Responses of similar length, B of at most T tokens. Padding points at token 0 and is never read."""
 
-    Padding points at token 0; what is computed for it is never read.
-    """
-
-    prompt_PL: Tensor
-    """Index in the row of each prompt token."""
     response_BT: Tensor
     """Index in the row of each response token; siblings that begin alike name the same tokens."""
     prompt_B: Tensor
     """The prompt of each response."""
-    result_M: Tensor
-    """Where the result of each token of the row stands in [prompts, flat | responses, flat]."""
     visible: Tensor
     """bool [B or 1, 1, T, L + T]: what a response token sees of [its prompt | its response]."""
 
+    def to(self, device: torch.device) -> Segment:
+        return Segment(*(value.to(device) for value in vars(self).values()))
+
+
+@dataclass(frozen=True)
+class SharedPrefix:
+    """Where the tokens of a packed row stand: P prompts of at most L tokens, and their responses."""
+
+    prompt_PL: Tensor
+    """Index in the row of each prompt token; 0 for padding."""
+    segments: tuple[Segment, ...]
+    result_M: Tensor
+    """Where the result of each token of the row stands in [prompts | segment | segment ...], all flat."""
+
     def to(self, device: torch.device) -> SharedPrefix:
-        return SharedPrefix(*(value.to(device) for value in vars(self).values()))
+        segments = tuple(segment.to(device) for segment in self.segments)
+        return SharedPrefix(self.prompt_PL.to(device), segments, self.result_M.to(device))
 
 
-def visible_keys(prompt_lengths_B: Sequence[int], num_tokens: int) -> Tensor:
+def share(prompts: Sequence[Tensor], responses: Sequence[Tensor], prompt_of: Sequence[int]) -> SharedPrefix:
+    """From the places in the row of each prompt's and each response's tokens.
+
+    Tokens that several responses have in common are computed with each and read from the last.
+    """
+    prompt_PL = pad_sequence(list(prompts), batch_first=True)
+    num_tokens = 1 + max(int(places.max()) for places in (*prompts, *responses))
+    result_M = torch.zeros(num_tokens, dtype=torch.int64)
+    for row, places in enumerate(prompts):
+        result_M[places] = row * prompt_PL.shape[1] + torch.arange(len(places))
+    segments, first = [], prompt_PL.numel()
+    for members in _alike([len(y) for y in responses]):
+        response_BT = pad_sequence([responses[i] for i in members], batch_first=True)
+        width = response_BT.shape[1]
+        for row, i in enumerate(members):
+            result_M[responses[i]] = first + row * width + torch.arange(len(responses[i]))
+        first += response_BT.numel()
+        prompt_B = [prompt_of[i] for i in members]
+        visible = _visible_keys([len(prompts[p]) for p in prompt_B], prompt_PL.shape[1], width)
+        segments.append(Segment(response_BT, torch.tensor(prompt_B), visible))
+    return SharedPrefix(prompt_PL, tuple(segments), result_M)
+
+
+def _alike(lengths: Sequence[int]) -> list[list[int]]:
+    """Indices by length, in runs whose longest is not much longer than their shortest."""
+    runs: list[list[int]] = []
+    for index in sorted(range(len(lengths)), key=lambda i: lengths[i]):
+        if not runs or lengths[index] > SEGMENT_GROWTH * lengths[runs[-1][0]]:
+            runs.append([])
+        runs[-1].append(index)
+    return runs
+
+
+def _visible_keys(prompt_lengths_B: Sequence[int], longest: int, num_tokens: int) -> Tensor:
     """The prompt's own tokens and, of the response, those up to the query; one mask for all where prompts are alike."""
     lengths = torch.tensor(prompt_lengths_B)
-    longest = int(lengths.max())
-    if bool((lengths == longest).all()):
+    if bool((lengths == lengths[0]).all()):
         lengths = lengths[:1]
-    in_prompt = torch.arange(longest) < lengths[:, None]
-    in_prompt = in_prompt[:, None, None].expand(-1, 1, num_tokens, -1)
+    in_prompt = (torch.arange(longest) < lengths[:, None])[:, None, None].expand(-1, 1, num_tokens, -1)
     so_far = torch.ones(num_tokens, num_tokens, dtype=torch.bool).tril().expand(len(lengths), 1, -1, -1)
     return torch.cat([in_prompt, so_far], dim=-1)
 
@@ -69,32 +113,48 @@ def attend(
 
     query [1, heads, M, d], key and value [1, key heads, M, d] -> [1, M, heads, d].
     """
+    if shared_prefix is None and query.shape[2] == 1 and query.device.type == "cpu":
+        return _decode(query, key, value, attention_mask, scaling), None
     if shared_prefix is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **options)
-    layout = shared_prefix
-    repeats = query.shape[1] // key.shape[1]
     q_MHd, k_MKd, v_MKd = (x[0].transpose(0, 1) for x in (query, key, value))
-    num_prompts, num_responses = len(layout.prompt_PL), len(layout.response_BT)
+    repeats = query.shape[1] // key.shape[1]
 
-    def heads_first(x: Tensor, times: int = 1) -> Tensor:
-        x = x.transpose(1, 2)
-        return x.repeat_interleave(times, 1) if times > 1 else x
+    def take(x: Tensor, places: Tensor, times: int = 1) -> Tensor:
+        """[rows, heads, tokens, d]; key heads as often as query heads share them."""
+        return x[places].transpose(1, 2).repeat_interleave(times, 1)
 
-    k_P, v_P = (heads_first(x[layout.prompt_PL], repeats) for x in (k_MKd, v_MKd))
-    prompts = F.scaled_dot_product_attention(
-        heads_first(q_MHd[layout.prompt_PL]), k_P, v_P, is_causal=True, scale=scaling
-    )
-    keys, values = (
-        torch.cat([before[layout.prompt_B], heads_first(x[layout.response_BT], repeats)], dim=2)
-        for before, x in ((k_P, k_MKd), (v_P, v_MKd))
-    )
-    responses = F.scaled_dot_product_attention(
-        heads_first(q_MHd[layout.response_BT]), keys, values, attn_mask=layout.visible, scale=scaling
-    )
-    flat = [x.transpose(1, 2).reshape(-1, *q_MHd.shape[1:]) for x in (prompts, responses)]
-    assert len(flat[0]) == num_prompts * layout.prompt_PL.shape[1]
-    assert len(flat[1]) == num_responses * layout.response_BT.shape[1]
-    return torch.cat(flat)[layout.result_M][None], None
+    places_PL = shared_prefix.prompt_PL
+    before_k, before_v = take(k_MKd, places_PL, repeats), take(v_MKd, places_PL, repeats)
+    results = [
+        F.scaled_dot_product_attention(
+            take(q_MHd, places_PL), before_k, before_v, is_causal=True, scale=scaling
+        )
+    ]
+    for segment in shared_prefix.segments:
+        places_BT, prompt_B = segment.response_BT, segment.prompt_B
+        keys = torch.cat([before_k[prompt_B], take(k_MKd, places_BT, repeats)], dim=2)
+        values = torch.cat([before_v[prompt_B], take(v_MKd, places_BT, repeats)], dim=2)
+        results.append(
+            F.scaled_dot_product_attention(
+                take(q_MHd, places_BT), keys, values, attn_mask=segment.visible, scale=scaling
+            )
+        )
+    flat = torch.cat([x.transpose(1, 2).reshape(-1, *q_MHd.shape[1:]) for x in results])
+    return flat[shared_prefix.result_M][None], None
+
+
+def _decode(
+    query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None, scaling: float | None
+) -> Tensor:
+    """One query a row over its cache, [N, 1, heads, d]; sdpa would copy the cache for query heads that share keys."""
+    num_rows, num_heads, _, size = query.shape
+    grouped_NKGd = query.view(num_rows, key.shape[1], -1, size) * (size**-0.5 if scaling is None else scaling)
+    scores_NKGL = grouped_NKGd @ key.transpose(-1, -2)
+    if visible is not None:
+        scores_NKGL = scores_NKGL.masked_fill(~visible, -torch.inf)
+    weights_NKGL = scores_NKGL.softmax(-1, dtype=torch.float32).to(value.dtype)
+    return (weights_NKGL @ value).view(num_rows, 1, num_heads, size)
 
 
 def share_prefixes(model: Any) -> None:

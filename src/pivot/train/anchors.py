@@ -1,7 +1,8 @@
 """Trajectory-level anchors y_exp for the groups a step trains on (Eq. 4, 5, 7).
 
-The candidates of a replayed prompt were fixed before its rollout; they are scored here, at the same weights, for the
-groups that the filter kept. Of the most stable half the one that depends most on the image becomes the anchor.
+The candidates of a replayed prompt are fixed before its rollout, and all are scored at the weights of the step's start:
+beside the rollout, or after the filter for the groups that it kept. Of the most stable half the one that depends most
+on the image becomes the anchor.
 """
 
 from __future__ import annotations
@@ -30,6 +31,14 @@ class AnchorScores:
     """Mean steps since the scores that decided were computed."""
 
 
+@dataclass(frozen=True)
+class Rated:
+    """The candidates of a prompt with today's H and V, and the log-probs and entropies of their tokens."""
+
+    candidates: tuple[StoredResponse, ...]
+    tokens: list[tuple[torch.Tensor, torch.Tensor]]
+
+
 @dataclass
 class AnchorSelector:
     """Chooses and scores the anchor of each group."""
@@ -40,14 +49,28 @@ class AnchorSelector:
     experts: Mapping[str, torch.Tensor]
     """Expert demonstrations by prompt id (CalibRL); empty elsewhere."""
 
+    def rate(
+        self, visits: Sequence[Visit], encoded: Mapping[str, EncodedPrompt], step: int
+    ) -> dict[str, Rated]:
+        """H and V today of the candidates of replayed prompts, where there is a choice to make (items 17, 18)."""
+        if self.method.anchor_source != "buffer" or self.method.anchor_scores != "current":
+            return {}
+        return self._score_candidates(
+            {v.prompt.id: v.candidates for v in visits if len(v.candidates) > 1}, encoded, step
+        )
+
     def fix(
         self,
         groups: Sequence[RolloutGroup],
         visits: Mapping[str, Visit],
         encoded: Mapping[str, EncodedPrompt],
         step: int,
+        rated: Mapping[str, Rated] | None = None,
     ) -> AnchorScores:
-        """Give every group that has one its anchor, with its log-probs at the weights of the step's start."""
+        """Give every group that has one its anchor, with its log-probs at the weights of the step's start.
+
+        `rated` is what `rate` has found already; the rest is rated here.
+        """
         scores = AnchorScores()
         if self.method.anchor_source == "expert":
             chosen = {g.prompt.id: self.experts.get(g.prompt.id) for g in groups}
@@ -56,7 +79,11 @@ class AnchorSelector:
                 group.anchor = None if ids is None else Anchor(ids)
         else:
             replayed = [g for g in groups if g.replayed and visits[g.prompt.id].candidates]
-            scores = self._choose(replayed, visits, encoded, step)
+            found = dict(rated or {})
+            found |= self.rate(
+                [visits[g.prompt.id] for g in replayed if g.prompt.id not in found], encoded, step
+            )
+            scores = self._choose(replayed, visits, found, step)
         self._score_missing([g for g in groups if g.anchor is not None], encoded, step)
         return scores
 
@@ -70,66 +97,62 @@ class AnchorSelector:
             g.prompt.id: self.buffer.candidates(g.prompt.id) for g in groups if g.prompt.id in self.buffer
         }
         unscored = {name: tuple(c for c in found if c.dependency is None) for name, found in stored.items()}
-        self._score_candidates([g for g in groups if unscored.get(g.prompt.id)], unscored, encoded, step)
+        scored = self._score_candidates(
+            {name: found for name, found in unscored.items() if found}, encoded, step
+        )
+        for name, found in scored.items():
+            self._note(name, found.candidates, step)
 
     def _choose(
         self,
         groups: Sequence[RolloutGroup],
         visits: Mapping[str, Visit],
-        encoded: Mapping[str, EncodedPrompt],
+        rated: Mapping[str, Rated],
         step: int,
     ) -> AnchorScores:
-        candidates = {g.prompt.id: visits[g.prompt.id].candidates for g in groups}
         scores = AnchorScores()
-        if self.method.anchor_scores == "current":
-            many = [g for g in groups if len(candidates[g.prompt.id]) > 1]
-            scored = self._score_candidates(many, candidates, encoded, step)
-            candidates |= {name: found for name, (found, _) in scored.items()}
-            scores.dependency = _mean([c.dependency or 0.0 for found, _ in scored.values() for c in found])
-        else:
-            scored = {}
-            scores.age = _mean([step - c.scored_step for cs in candidates.values() for c in cs]) or 0.0
+        known = [rated[g.prompt.id] for g in groups if g.prompt.id in rated]
+        scores.dependency = _mean([c.dependency or 0.0 for found in known for c in found.candidates])
+        if self.method.anchor_scores == "collected":
+            kept = [c for g in groups for c in visits[g.prompt.id].candidates]
+            scores.age = _mean([step - c.scored_step for c in kept]) or 0.0
         for group in groups:
-            name = group.prompt.id
-            best = _select(candidates[name], self.method.anchor_keep)
-            group.anchor = _as_anchor(candidates[name][best], visits[name], step)
-            if name in scored:
-                group.anchor.logprobs_T, group.anchor.entropy_T = scored[name][1][best]
+            visit, today = visits[group.prompt.id], rated.get(group.prompt.id)
+            candidates = visit.candidates if today is None else today.candidates
+            best = _select(candidates, self.method.anchor_keep)
+            group.anchor = _as_anchor(candidates[best], visit, step)
+            if today is not None:
+                group.anchor.logprobs_T, group.anchor.entropy_T = today.tokens[best]
+                self._note(group.prompt.id, today.candidates, step)
         return scores
 
     def _score_candidates(
         self,
-        groups: Sequence[RolloutGroup],
-        candidates: Mapping[str, tuple[StoredResponse, ...]],
+        candidates: Mapping[str, Sequence[StoredResponse]],
         encoded: Mapping[str, EncodedPrompt],
         step: int,
-    ) -> dict[str, tuple[tuple[StoredResponse, ...], list[tuple[torch.Tensor, torch.Tensor]]]]:
-        """H and V of all candidates of these prompts today, under one corrupted image a prompt (items 17, 18).
-
-        With them the log-probs and entropies of their tokens.
-        """
+    ) -> dict[str, Rated]:
+        """All candidates of each prompt under both images, one corrupted image a prompt."""
         units = [
-            Unit(
-                encoded[g.prompt.id],
-                [torch.from_numpy(c.token_ids).long() for c in candidates[g.prompt.id]],
-            )
-            for g in groups
+            Unit(encoded[name], [torch.from_numpy(c.token_ids).long() for c in stored])
+            for name, stored in candidates.items()
         ]
+        if not units:
+            return {}
         found = self.scorer.score(units, step, "both")
         assert found.divergence_BT is not None
         entropy_B = response_means(found.entropy_BT, found.mask_BT).tolist()
         dependency_B = response_means(found.divergence_BT, found.mask_BT).tolist()
-        scored, row = {}, 0
-        for group in groups:
-            name, today, tokens = group.prompt.id, [], []
-            for candidate in candidates[name]:
+        rated, row = {}, 0
+        for name, stored in candidates.items():
+            today, tokens = [], []
+            for candidate in stored:
                 today.append(replace(candidate, entropy=entropy_B[row], dependency=dependency_B[row]))
                 end = len(candidate)
                 tokens.append((found.logprobs_BT[row, :end], found.entropy_BT[row, :end]))
                 row += 1
-            self._note(name, today, step)
-            scored[name] = (tuple(today), tokens)
-        return scored
+            rated[name] = Rated(tuple(today), tokens)
+        return rated
 
     def _note(self, prompt_id: str, scored: Sequence[StoredResponse], step: int) -> None:
         """Keep today's scores with the responses that are still stored."""

@@ -120,6 +120,7 @@ def _plan(config: Config) -> StepPlan:
         halve_on_oom=config.train.halve_on_oom,
         recompute_logprobs=config.rollout.recompute_logprobs,
         store_logprobs=config.method.anchor_use == "off_policy" if stored is None else stored,
+        overlap=config.train.overlap,
     )
 
 

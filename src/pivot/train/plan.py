@@ -25,6 +25,8 @@ class StepPlan:
     """Whether running out of memory in a rollout lowers `batch_tokens` instead of ending the run."""
     recompute_logprobs: bool = False
     store_logprobs: bool = False
+    overlap: bool = False
+    """Score beside the rollout what can be (train/lookahead.py)."""
 
     def halved(self, prompt_lengths: Sequence[int]) -> StepPlan | None:
         """At most half as many of these prompts decoded at once; None where that cannot be done."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -15,6 +15,7 @@ from pivot.rollout import sample_responses
 from pivot.tasks.judge import Judge
 from pivot.train.anchors import AnchorScores, AnchorSelector
 from pivot.train.clock import PhaseClock
+from pivot.train.lookahead import Lookahead
 from pivot.train.memory import within_memory
 from pivot.train.plan import StepPlan
 from pivot.train.scoring import Scorer
@@ -53,11 +54,18 @@ class Trainer:
     updater: Updater
     clock: PhaseClock
     finished_steps: int = 0
+    lookahead: Lookahead = field(init=False)
+
+    def __post_init__(self) -> None:
+        # On a GPU both would queue for the same device.
+        overlap = self.plan.overlap and self.policy.device.type == "cpu"
+        self.lookahead = Lookahead(self.method, self.scorer, self.anchor_selector, self.clock, overlap)
 
     def step(self) -> StepOutcome:
         """Draw, roll out, verify, record, filter, anchor, score, allocate, update."""
         step = self.finished_steps + 1
         selection = self._open(step)
+        self.lookahead.begin()
         while visits := selection.next_visits():  # Eq. 6: replayed prompts at the frontier, and fresh ones
             groups = self._roll_out(visits, selection)  # Eq. 1: G responses each
             self._verify(groups)  # R_i
@@ -113,22 +121,24 @@ class Trainer:
     def _roll_out(self, visits: Sequence[Visit], selection: Selection) -> list[RolloutGroup]:
         with self.clock.phase("rollout"):
             visits = [visit for visit in visits if self._is_readable(visit.prompt, selection)]
-            groups: list[RolloutGroup | None] = [None] * len(visits)
             prompts = [self.encoded(visit.prompt) for visit in visits]
-            sampled = within_memory(
-                lambda: self._sample(prompts, selection.step),
-                lambda: self._halve_rollout(prompts),
-                "rollout.batch_tokens",
-            )
-            for index, responses in sampled:
-                visit = visits[index]
-                groups[index] = RolloutGroup(visit.prompt, responses, replayed=visit.draw is not None)
+            kept = {group.prompt.id: self.encoded(group.prompt) for group in selection.kept}
+            encoded = kept | {prompt.prompt.id: prompt for prompt in prompts}
+            with self.lookahead.beside(visits, selection.kept, encoded, selection.step):
+                sampled = within_memory(
+                    lambda: self._sample(prompts, selection.step),
+                    lambda: self._halve_rollout(prompts),
+                    "rollout.batch_tokens",
+                )
             selection.visits |= {visit.prompt.id: visit for visit in visits}
-            return [group for group in groups if group is not None]
+            return [
+                RolloutGroup(visit.prompt, sampled[index], replayed=visit.draw is not None)
+                for index, visit in enumerate(visits)
+            ]
 
-    def _sample(self, prompts: Sequence[EncodedPrompt], step: int) -> list[tuple[int, list[Response]]]:
+    def _sample(self, prompts: Sequence[EncodedPrompt], step: int) -> dict[int, list[Response]]:
         plan = self.plan
-        return list(
+        return dict(
             sample_responses(
                 self.policy,
                 prompts,
@@ -189,7 +199,9 @@ class Trainer:
             return AnchorScores()
         with self.clock.phase("anchors"):
             encoded = {group.prompt.id: self.encoded(group.prompt) for group in selection.kept}
-            scores = self.anchor_selector.fix(selection.kept, selection.visits, encoded, step)
+            scores = self.anchor_selector.fix(
+                selection.kept, selection.visits, encoded, step, self.lookahead.rated
+            )
             self.anchor_selector.collect(selection.kept, encoded, step)
             return scores
 
@@ -214,11 +226,12 @@ class Trainer:
                 batch.clean_logprobs_BT, batch.entropy_BT = found.logprobs_BT, found.entropy_BT
                 batch.old_logprobs_BT = torch.where(on_policy, found.logprobs_BT, batch.old_logprobs_BT)
             if self.method.needs_corrupted:
-                found = self.scorer.score(batch.units, step, "corrupted", width=width)
+                encoded = {unit.prompt.prompt.id: unit.prompt for unit in batch.units}
+                corrupted_BT = self.lookahead.corrupted(batch.groups, encoded, step, width=width)
                 has_image_B = torch.tensor([bool(g.prompt.images) for g in batch.groups for _ in g.responses])
                 # Without an image there is nothing to take away: c = 0 exactly (method.md item 14).
                 batch.corrupted_logprobs_BT = torch.where(
-                    has_image_B[:, None], found.logprobs_BT, batch.clean_logprobs_BT
+                    has_image_B[:, None], corrupted_BT, batch.clean_logprobs_BT
                 )
             if self.reference is not None:
                 reference = Scorer(self.reference, self.scorer.corruptor, self.scorer.packing)

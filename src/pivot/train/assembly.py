@@ -55,21 +55,17 @@ def build_trainer(
 ) -> Trainer:
     """All parts of a training step."""
     method, seed = config.method, config.train.seed
-    packing = _packing(config)
-    corruptor = Corruptor(policy.encoder, _corruption(config), seed)
+    packing = packing_of(config)
+    corruptor = Corruptor(policy.encoder, corruption_of(config), seed)
     scorer = Scorer(policy, corruptor, packing)
-    buffer = ExperienceBuffer(
-        responses_per_prompt=method.responses_per_prompt or config.rollout.responses,
-        max_prompts=config.buffer.max_prompts,
-        seed=seed,
-    )
+    buffer = build_buffer(config)
     return Trainer(
         policy=policy,
         reference=_reference(config) if method.needs_reference else None,
         method=method,
-        plan=_plan(config),
+        plan=plan_of(config),
         sources=Sources(prompts, FreshStream(list(prompts), seed), buffer),
-        gate=ReplayGate(method.solved_threshold, int(method.warmup_share * config.train.steps)),
+        gate=build_gate(config),
         judge=judge,
         scorer=scorer,
         anchor_selector=AnchorSelector(
@@ -78,6 +74,19 @@ def build_trainer(
         updater=Updater(policy, method, build_optimizer(config, policy), packing, config.train.grad_clip),
         clock=clock,
     )
+
+
+def build_buffer(config: Config) -> ExperienceBuffer:
+    return ExperienceBuffer(
+        responses_per_prompt=config.method.responses_per_prompt or config.rollout.responses,
+        max_prompts=config.buffer.max_prompts,
+        seed=config.train.seed,
+    )
+
+
+def build_gate(config: Config) -> ReplayGate:
+    method = config.method
+    return ReplayGate(method.solved_threshold, int(method.warmup_share * config.train.steps))
 
 
 def build_optimizer(config: Config, policy: Policy) -> MasterAdamW:
@@ -107,7 +116,7 @@ def evaluation_sampling(config: Config) -> Sampling:
     return Sampling(max_tokens=config.rollout.max_tokens)
 
 
-def _plan(config: Config) -> StepPlan:
+def plan_of(config: Config) -> StepPlan:
     stored = config.buffer.store_logprobs
     return StepPlan(
         prompts=config.train.prompts_per_step,
@@ -124,7 +133,7 @@ def _plan(config: Config) -> StepPlan:
     )
 
 
-def _packing(config: Config) -> Packing:
+def packing_of(config: Config) -> Packing:
     """Trees where the attention can share prefixes; the other kernels get plain rows."""
     train = config.train
     fitting = "tree" if config.model.attention == "sdpa" else "repeated"
@@ -132,7 +141,7 @@ def _packing(config: Config) -> Packing:
     return Packing(layout, train.micro_batch_tokens, train.halve_on_oom)
 
 
-def _corruption(config: Config) -> Corruption:
+def corruption_of(config: Config) -> Corruption:
     chosen = config.corruption
     raw = config.method.corrupt_raw_image if chosen.raw is None else chosen.raw
     return Corruption(chosen.kind, chosen.probability, chosen.sigma, raw)

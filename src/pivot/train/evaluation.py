@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pivot.config import Config
 from pivot.errors import UserError
-from pivot.evaluate.sampling import Draws, GradedPrompt, PolicySampler, graded_samples
+from pivot.evaluate.sampling import Draws, GradedPrompt, PolicySampler, Sampler, graded_samples
 from pivot.evaluate.summary import summarise
 from pivot.policy.policy import Policy
 from pivot.tasks.judge import Judge
@@ -26,6 +26,7 @@ class Evaluation:
     config: Config
     judge: Judge
     progress: Progress
+    open_sampler: Callable[[Policy], Sampler] = PolicySampler
 
     def validation_prompts(self) -> list[Prompt]:
         """Watched during training; none when `eval.every` is 0 or nothing is held out."""
@@ -84,7 +85,7 @@ class Evaluation:
         self, policy: Policy, prompts: Sequence[Prompt], num_samples: int, note: str, blank: bool = False
     ) -> list[GradedPrompt]:
         draws = Draws(num_samples, evaluation_sampling(self.config), self.config.train.seed, blank)
-        samples = graded_samples(PolicySampler(policy), prompts, self.judge, draws)
+        samples = graded_samples(self.open_sampler(policy), prompts, self.judge, draws)
         return list(self.progress.track(samples, f"evaluating {note}", len(prompts)))
 
 

@@ -233,11 +233,15 @@ class Trainer:
                 batch.corrupted_logprobs_BT = torch.where(
                     has_image_B[:, None], corrupted_BT, batch.clean_logprobs_BT
                 )
-            if self.reference is not None:
-                reference = Scorer(self.reference, self.scorer.corruptor, self.scorer.packing)
-                found = reference.score(batch.units, step, "clean", width=width)
+            if self.method.needs_reference:
+                found = self._reference_scorer().score(batch.units, step, "clean", width=width)
                 batch.reference_logprobs_BT = found.logprobs_BT
+            if self.reference is not None:
                 self.reference.forget_features()
+
+    def _reference_scorer(self) -> Scorer:
+        assert self.reference is not None, "the method compares with the model that training started from"
+        return Scorer(self.reference, self.scorer.corruptor, self.scorer.packing)
 
     def _allocate(self, batch: StepBatch) -> Allocation:
         scores = TokenScores(

@@ -78,7 +78,7 @@ class Updater:
         self, batch: StepBatch, allocation: Allocation, groups: Sequence[int]
     ) -> tuple[dict[str, float], float | Skipped]:
         """The terms, and the gradient norm of an update that was made."""
-        rows = _Rows(batch, allocation, groups, with_anchors=self.method.anchor_use == "sft")
+        rows = MinibatchRows(batch, allocation, groups, with_anchors=self.method.anchor_use == "sft")
         gradients = partial(self._gradients, rows)
         terms, broken = within_memory(
             gradients, partial(self.packing.halve, rows.units), "train.micro_batch_tokens"
@@ -95,7 +95,7 @@ class Updater:
         self.optimizer.zero_grad()
         return terms, result
 
-    def _gradients(self, rows: _Rows) -> tuple[dict[str, float], list[str]]:
+    def _gradients(self, rows: MinibatchRows) -> tuple[dict[str, float], list[str]]:
         """Accumulate them from nothing; the terms, and the ids of prompts whose loss is not finite."""
         totals = count_totals(self.method, rows.inputs(rows.all_rows, None))
         terms: dict[str, float] = defaultdict(float)
@@ -112,7 +112,7 @@ class Updater:
                 terms[name] = max(terms[name], float(value)) if name in MAXIMA else terms[name] + float(value)
         return dict(terms), list(dict.fromkeys(broken))
 
-    def _forward(self, rows: _Rows, micro: MicroBatch) -> ObjectiveInputs:
+    def _forward(self, rows: MinibatchRows, micro: MicroBatch) -> ObjectiveInputs:
         units = select(rows.units, micro)
         exact = self.method.entropy_coef != 0 and self.method.entropy_form == "exact"
         found = self.policy.score(
@@ -121,7 +121,7 @@ class Updater:
         return rows.inputs(row_indices(rows.units, micro), found)
 
 
-class _Rows:
+class MinibatchRows:
     """The rows of one minibatch: the responses of its groups and, for Off-SFT, their anchors behind them."""
 
     def __init__(

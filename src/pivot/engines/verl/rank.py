@@ -1,0 +1,150 @@
+"""What one rank does with its jobs: the forwards of Eq. 4, 5, 10 and the update of Eq. 16, by the functions of
+`pivot.method`, on verl's FSDP2 engine."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, distributed
+
+from pivot.config import Config
+from pivot.engines.verl.jobs import Piece, RankUpdate, ScoreJob, UpdateJob
+from pivot.engines.verl.sharded import ShardedPolicy
+from pivot.method import Method, ObjectiveInputs, objective
+from pivot.policy.corruption import Corruptor
+from pivot.policy.policy import Policy, ResponseStatistics
+from pivot.policy.rows import Unit
+from pivot.train.assembly import corruption_of
+from pivot.train.scoring import View
+from pivot.train.update import MAXIMA
+
+
+@dataclass
+class Rank:
+    """The model of one rank, and the frozen one it started from where the method compares with it."""
+
+    engine: Any
+    """verl's FSDPEngine: module, optimizer, modes, offloading, clipping."""
+    policy: ShardedPolicy
+    method: Method
+    corruptor: Corruptor
+    reference_engine: Any = None
+    reference: ShardedPolicy | None = None
+
+    @classmethod
+    def build(cls, config: Config, outline: Policy, engine: Any, reference_engine: Any = None) -> Rank:
+        """From engines that verl has initialised."""
+        return cls(
+            engine=engine,
+            policy=ShardedPolicy(engine.module, outline),
+            method=config.method,
+            corruptor=Corruptor(outline.encoder, corruption_of(config), config.train.seed),
+            reference_engine=reference_engine,
+            reference=None if reference_engine is None else ShardedPolicy(reference_engine.module, outline),
+        )
+
+    @torch.no_grad()
+    def score(self, job: ScoreJob) -> list[ResponseStatistics]:
+        """One result a piece."""
+        engine, policy = (
+            (self.reference_engine, self.reference) if job.of_reference else (self.engine, self.policy)
+        )
+        assert policy is not None, "the method needs no reference model"
+        policy.always_see = job.images
+        with engine.eval_mode():
+            with_entropy = job.view != "corrupted"
+            found = [self._statistics(policy, piece, job.view, job.step, with_entropy) for piece in job.pieces]
+            policy.let_go()
+        return [_on_cpu(statistics) for statistics in found]
+
+    def update(self, job: UpdateJob) -> RankUpdate:
+        """Gradients of all pieces, then verl's own clipping and optimizer step; none where a loss is not finite."""
+        engine, last = self.engine, len(job.pieces) - 1
+        terms: dict[str, float] = defaultdict(float)
+        broken: list[str] = []
+        self.policy.always_see = job.images
+        with engine.train_mode():
+            for group in engine.optimizer.param_groups:
+                group["lr"] = job.lr
+            engine.optimizer_zero_grad()
+            for number, piece in enumerate(job.pieces):
+                with engine._gradient_sync_context(is_last_micro_batch=number == last):
+                    loss, values = objective(self.method, self._inputs(piece), job.totals)
+                    # FSDP2 takes the mean of the ranks' gradients; the loss is a share of a global sum.
+                    (loss * distributed.get_world_size() * float(piece.counts)).backward()
+                if piece.counts:
+                    _add(terms, {"total": loss.detach(), **values})
+                    broken += [] if bool(torch.isfinite(loss)) else [prompt.id for prompt in piece.prompts]
+            norm = math.nan if _anywhere(bool(broken)) else float(engine.optimizer_step())
+        return RankUpdate(dict(terms), norm, tuple(dict.fromkeys(broken)))
+
+    def _inputs(self, piece: Piece) -> ObjectiveInputs:
+        """What the driver knows of the rows, with their forward pass."""
+        exact = self.method.entropy_coef != 0 and self.method.entropy_form == "exact"
+        found = self._statistics(self.policy, piece, "clean", 0, exact)
+        assert piece.inputs is not None
+        assert piece.is_response is not None
+        device = found.logprobs_BT.device
+        kept = piece.is_response.to(device)
+        known = {
+            name: value.to(device) for name, value in vars(piece.inputs).items() if isinstance(value, Tensor)
+        }
+        return replace(
+            piece.inputs,
+            **known
+            | {
+                "logprobs_BT": found.logprobs_BT[kept],
+                "entropy_BT": found.entropy_BT[kept],
+                "sft_logprobs_AT": found.logprobs_BT[~kept],
+            },
+        )
+
+    def _statistics(
+        self, policy: ShardedPolicy, piece: Piece, view: View, step: int, with_entropy: bool
+    ) -> ResponseStatistics:
+        encode = policy.encoder.encode
+        units = [Unit(encode(p), list(ys)) for p, ys in zip(piece.prompts, piece.responses, strict=True)]
+        clean = [unit.prompt for unit in units]
+        damaged = [self.corruptor.corrupt(prompt, step) for prompt in clean] if view != "clean" else None
+        kept: dict[str, Tensor | None] = {}
+
+        def work() -> tuple[Tensor, ...]:
+            corrupted = None if damaged is None else policy.features(damaged, "corrupted")
+            if view == "corrupted":
+                assert corrupted is not None
+                found = policy.score(units, corrupted, layout=piece.layout, with_entropy=with_entropy)
+            else:
+                found = policy.score(
+                    units,
+                    policy.features(clean),
+                    layout=piece.layout,
+                    corrupted_features=corrupted,
+                    with_entropy=with_entropy,
+                )
+            kept.update(vars(found))
+            # FSDP2 finds its way back through these alone.
+            return found.logprobs_BT, found.entropy_BT
+
+        kept["logprobs_BT"], kept["entropy_BT"] = None, None
+        logprobs_BT, entropy_BT = policy.together(work)
+        return ResponseStatistics(**{**kept, "logprobs_BT": logprobs_BT, "entropy_BT": entropy_BT})  # pyright: ignore[reportArgumentType]
+
+
+def _add(terms: dict[str, float], values: dict[str, Tensor]) -> None:
+    for name, value in values.items():
+        terms[name] = max(terms[name], float(value)) if name in MAXIMA else terms[name] + float(value)
+
+
+def _anywhere(flag: bool) -> bool:
+    """Whether it is so on any rank."""
+    found = torch.tensor(float(flag))
+    distributed.all_reduce(found, distributed.ReduceOp.MAX)
+    return bool(found)
+
+
+def _on_cpu(found: ResponseStatistics) -> ResponseStatistics:
+    return ResponseStatistics(**{n: v if v is None else v.cpu() for n, v in vars(found).items()})

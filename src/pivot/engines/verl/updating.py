@@ -1,0 +1,50 @@
+"""The embedded engine's updater with its gradients on the ranks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pivot.engines.verl.jobs import Piece, Ranks, RankUpdate, UpdateJob, deal, has_images, pieces_of
+from pivot.method import Allocation, Method, count_totals
+from pivot.train.batching import Packing
+from pivot.train.step_batch import StepBatch
+from pivot.train.update import MAXIMA, MinibatchRows, Updater
+
+
+class RemoteUpdater(Updater):
+    """One job a rank and minibatch; the loss is normalised by the counts of the whole minibatch."""
+
+    def __init__(self, method: Method, packing: Packing, ranks: Ranks) -> None:
+        self.method, self.packing, self.ranks = method, packing, ranks
+        self.lr = 0.0
+        """Of the next updates."""
+
+    def _minibatch(
+        self, batch: StepBatch, allocation: Allocation, groups: Sequence[int]
+    ) -> tuple[dict[str, float], float | None]:
+        rows = MinibatchRows(batch, allocation, groups, with_anchors=self.method.anchor_use == "sft")
+        totals = count_totals(self.method, rows.inputs(rows.all_rows, None))
+        pieces = pieces_of(rows.units, deal(rows.units, self.packing, self.ranks.size))
+        images = has_images(rows.units)
+        found = self.ranks.update(
+            [UpdateJob(tuple(_filled(p, rows) for p in part), totals, self.lr, images) for part in pieces]
+        )
+        norm = found[0].grad_norm
+        return _added(found), norm if math.isfinite(norm) else None
+
+
+def _filled(piece: Piece, rows: MinibatchRows) -> Piece:
+    """The piece with all that the loss needs of its rows beside their forward pass."""
+    return replace(
+        piece, inputs=rows.inputs(piece.rows, None), is_response=rows.source[piece.rows] >= 0
+    )
+
+
+def _added(found: Sequence[RankUpdate]) -> dict[str, float]:
+    names = dict.fromkeys(name for one in found for name in one.terms)
+    return {
+        name: (max if name in MAXIMA else sum)(one.terms[name] for one in found if name in one.terms)
+        for name in names
+    }

@@ -57,7 +57,9 @@ class Rank:
         policy.always_see = job.images
         with engine.eval_mode():
             with_entropy = job.view != "corrupted"
-            found = [self._statistics(policy, piece, job.view, job.step, with_entropy) for piece in job.pieces]
+            found = [
+                self._statistics(policy, piece, job.view, job.step, with_entropy) for piece in job.pieces
+            ]
             policy.let_go()
         return [_on_cpu(statistics) for statistics in found]
 
@@ -110,28 +112,29 @@ class Rank:
         units = [Unit(encode(p), list(ys)) for p, ys in zip(piece.prompts, piece.responses, strict=True)]
         clean = [unit.prompt for unit in units]
         damaged = [self.corruptor.corrupt(prompt, step) for prompt in clean] if view != "clean" else None
-        kept: dict[str, Tensor | None] = {}
+        kept: list[ResponseStatistics] = []
 
         def work() -> tuple[Tensor, ...]:
             corrupted = None if damaged is None else policy.features(damaged, "corrupted")
             if view == "corrupted":
                 assert corrupted is not None
-                found = policy.score(units, corrupted, layout=piece.layout, with_entropy=with_entropy)
+                shown, corrupted = corrupted, None
             else:
-                found = policy.score(
+                shown = policy.features(clean)
+            kept.append(
+                policy.score(
                     units,
-                    policy.features(clean),
+                    shown,
                     layout=piece.layout,
                     corrupted_features=corrupted,
                     with_entropy=with_entropy,
                 )
-            kept.update(vars(found))
-            # FSDP2 finds its way back through these alone.
-            return found.logprobs_BT, found.entropy_BT
+            )
+            # FSDP2 finds its way back through what is returned, and through nothing else.
+            return kept[0].logprobs_BT, kept[0].entropy_BT
 
-        kept["logprobs_BT"], kept["entropy_BT"] = None, None
         logprobs_BT, entropy_BT = policy.together(work)
-        return ResponseStatistics(**{**kept, "logprobs_BT": logprobs_BT, "entropy_BT": entropy_BT})  # pyright: ignore[reportArgumentType]
+        return replace(kept[0], logprobs_BT=logprobs_BT, entropy_BT=entropy_BT)
 
 
 def _add(terms: dict[str, float], values: dict[str, Tensor]) -> None:

@@ -81,4 +81,4 @@ def _blank_prompt(policy: Policy, prompt: EncodedPrompt) -> EncodedPrompt:
 
 def _nothing_of(image: ImageFeatures) -> Tensor:
     """Zero, with a gradient path to everything that made the features."""
-    return 0.0 * sum(part.float().sum() for part in (image.tokens_ND, *image.deepstack_ND))
+    return 0.0 * torch.stack([part.float().sum() for part in (image.tokens_ND, *image.deepstack_ND)]).sum()

@@ -37,9 +37,7 @@ class RemoteUpdater(Updater):
 
 def _filled(piece: Piece, rows: MinibatchRows) -> Piece:
     """The piece with all that the loss needs of its rows beside their forward pass."""
-    return replace(
-        piece, inputs=rows.inputs(piece.rows, None), is_response=rows.source[piece.rows] >= 0
-    )
+    return replace(piece, inputs=rows.inputs(piece.rows, None), is_response=rows.source[piece.rows] >= 0)
 
 
 def _added(found: Sequence[RankUpdate]) -> dict[str, float]:

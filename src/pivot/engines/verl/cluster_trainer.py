@@ -1,0 +1,114 @@
+"""The embedded engine's step with its rollouts, forwards and updates elsewhere. The buffer stays here, with the
+driver; so do the draws, the verifier, the advantages and every statistic over the whole batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from pivot.config import Config
+from pivot.engines.verl.jobs import Ranks
+from pivot.engines.verl.rollouts import Order, Rollouts
+from pivot.engines.verl.scoring import RemoteScorer
+from pivot.engines.verl.updating import RemoteUpdater
+from pivot.policy.corruption import Corruptor
+from pivot.policy.encoding import EncodedPrompt, UnreadablePrompt
+from pivot.policy.policy import Policy
+from pivot.tasks.images import ImageError, open_rgb
+from pivot.tasks.judge import Judge
+from pivot.train import assembly
+from pivot.train.anchors import AnchorSelector
+from pivot.train.clock import PhaseClock
+from pivot.train.data import expert_demonstrations
+from pivot.train.scoring import Scorer
+from pivot.train.selection import Sources
+from pivot.train.stream import FreshStream
+from pivot.train.trainer import Trainer
+from pivot.types import Prompt, Response
+
+
+@dataclass(kw_only=True)
+class ClusterTrainer(Trainer):
+    """A `Trainer` whose `policy` knows tokens and images and has no weights."""
+
+    rollouts: Rollouts
+    ranks: Ranks
+    _outlines: dict[str, EncodedPrompt] = field(default_factory=dict)
+
+    def encoded(self, prompt: Prompt) -> EncodedPrompt:
+        """Its length alone: ranks encode for themselves. Images are opened once, to see that they can be."""
+        known = self._outlines.get(prompt.id)
+        if known is None:
+            try:
+                for source in prompt.images:
+                    open_rgb(source)
+            except ImageError as cause:
+                raise UnreadablePrompt(
+                    f"prompt {prompt.id!r} has an image that cannot be used: {cause}"
+                ) from cause
+            known = self._outlines[prompt.id] = outline_of(self.policy, prompt)
+        return known
+
+    def _sample(self, prompts: Sequence[EncodedPrompt], step: int) -> list[tuple[int, list[Response]]]:
+        plan = self.plan
+        order = Order(plan.responses, plan.sampling, (plan.seed, step), batch_tokens=plan.batch_tokens)
+        return list(self.rollouts.sample([encoded.prompt for encoded in prompts], order))
+
+    def _reference_scorer(self) -> Scorer:
+        scorer = self.scorer
+        return RemoteScorer(scorer.policy, scorer.corruptor, scorer.packing, self.ranks, of_reference=True)
+
+
+def outline_of(policy: Policy, prompt: Prompt) -> EncodedPrompt:
+    """As long as the encoded prompt, and nothing else of it."""
+    length = policy.encoder.count_tokens(prompt)
+    return EncodedPrompt(
+        prompt=prompt,
+        input_ids_L=torch.zeros(1, dtype=torch.int64).expand(length),
+        position_ids_3L=torch.zeros(3, 0, dtype=torch.int64),
+        next_position=length,
+        images=(),
+    )
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """Who does what the driver does not."""
+
+    ranks: Ranks
+    rollouts: Rollouts
+
+
+def build_cluster_trainer(
+    config: Config,
+    outline: Policy,
+    prompts: Mapping[str, Prompt],
+    judge: Judge,
+    clock: PhaseClock,
+    elsewhere: Elsewhere,
+) -> ClusterTrainer:
+    """All parts of a step, as `train.assembly` builds them for the embedded engine."""
+    method, seed = config.method, config.train.seed
+    packing = assembly.packing_of(config)
+    corruptor = Corruptor(outline.encoder, assembly.corruption_of(config), seed)
+    scorer = RemoteScorer(outline, corruptor, packing, elsewhere.ranks)
+    buffer = assembly.build_buffer(config)
+    return ClusterTrainer(
+        policy=outline,
+        reference=None,
+        method=method,
+        plan=elsewhere.rollouts.plan(assembly.plan_of(config)),
+        sources=Sources(prompts, FreshStream(list(prompts), seed), buffer),
+        gate=assembly.build_gate(config),
+        judge=judge,
+        scorer=scorer,
+        anchor_selector=AnchorSelector(
+            method, scorer, buffer, expert_demonstrations(config, prompts, outline)
+        ),
+        updater=RemoteUpdater(method, packing, elsewhere.ranks),
+        clock=clock,
+        rollouts=elsewhere.rollouts,
+        ranks=elsewhere.ranks,
+    )

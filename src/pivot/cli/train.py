@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from pivot.cli import options
+from pivot.cli import cluster, options
 from pivot.config import describe
 from pivot.errors import UserError
 
@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--continue", dest="keep_going", action="store_true",
         help="if --out already holds a run: resume it, or show it when it is finished",
     )  # fmt: skip
-    parser.add_argument("--engine", choices=["embedded"], default="embedded", help="where it runs")
+    cluster.add_arguments(parser)
     parser.add_argument("--quiet", action="store_true", help="no progress display")
     parser.add_argument("--no-report", action="store_true", help="write no report.html at the end")
     parser.add_argument("--help-config", action="store_true", help="every setting with its meaning, and exit")
@@ -55,7 +55,14 @@ def run(args: argparse.Namespace) -> int:
         print(f"{out} is finished.")
         _show_end(out, report=not args.no_report)
         return 0
-    result = loop.resume(out, quiet=args.quiet) if resuming else loop.train(config, out, quiet=args.quiet)
+    if cluster.is_asked(args, out if resuming else None):
+        result = cluster.run(args, out, None if resuming else config)
+        if result is None:
+            return 0
+    elif resuming:
+        result = loop.resume(out, quiet=args.quiet)
+    else:
+        result = loop.train(config, out, quiet=args.quiet)
     if not result.finished:
         print(f"stopped after step {result.steps}; go on with: pivot train --resume {out}")
         return STOPPED

@@ -110,7 +110,9 @@ class PromptEncoder:
     def count_tokens(self, prompt: Prompt) -> int:
         """The prompt's length, from the text and the images' sizes alone: no pixel is decoded."""
         sizes = [source.open().size for source in prompt.images]
-        counts = [self.image_processor.get_number_of_image_patches(height, width) for width, height in sizes]
+        # The empty settings are for transformers 5.9, which does not do without them.
+        patches = self.image_processor.get_number_of_image_patches
+        counts = [patches(height, width, {}) for width, height in sizes]
         return len(self._token_ids(prompt, [count // self.image_processor.merge_size**2 for count in counts]))
 
     def text_ids(self, prompt: Prompt) -> list[int]:

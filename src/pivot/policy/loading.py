@@ -117,6 +117,14 @@ def save_policy(policy: Policy, folder: Path) -> None:
         policy.encoder.image_processor.save_pretrained(folder)
 
 
+def save_outline(outline: Policy, weights: dict[str, torch.Tensor], folder: Path) -> None:
+    """The same for an outline and weights from elsewhere."""
+    with _quiet_transformers():
+        outline.model.save_pretrained(folder, state_dict=weights)
+        outline.tokenizer.save_pretrained(folder)
+        outline.encoder.image_processor.save_pretrained(folder)
+
+
 def merged_state(model: PreTrainedModel) -> dict[str, torch.Tensor]:
     """The weights as a plain model has them; low-rank adapters are added onto a copy, the model keeps its own."""
     state = {name: value for name, value in model.state_dict().items() if ".lora_" not in name}

@@ -34,13 +34,16 @@ SMALL_MODEL = 5_000_000
 def load_model(config: Config, path: str | None = None) -> Policy:
     """The policy of a run; the seed also fixes the start of low-rank adapters."""
     torch.manual_seed(config.train.seed)
-    options = {f.name: getattr(config.model, f.name) for f in dataclasses.fields(ModelOptions)}
-    policy = load_policy(path or config.model.path, ModelOptions(**options))
+    policy = load_policy(path or config.model.path, model_options(config))
     if config.train.threads is not None:
         torch.set_num_threads(config.train.threads)
     elif policy.num_parameters < SMALL_MODEL:
         torch.set_num_threads(1)
     return policy
+
+
+def model_options(config: Config) -> ModelOptions:
+    return ModelOptions(**{f.name: getattr(config.model, f.name) for f in dataclasses.fields(ModelOptions)})
 
 
 def build_judge(config: Config) -> Judge:

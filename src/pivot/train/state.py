@@ -30,6 +30,11 @@ def save_state(trainer: Trainer, folder: Path) -> None:
         # They are merged into model/; training goes on from the adapters themselves.
         save_tensors(folder / ADAPTERS, adapters)
     save_tensors(folder / "optimizer.safetensors", trainer.updater.optimizer.state_dict())
+    save_progress(trainer, folder)
+
+
+def save_progress(trainer: Trainer, folder: Path) -> None:
+    """All but weights and optimizer: buffer, gate, data position, step."""
     trainer.sources.buffer.save(folder / "buffer")
     write_json(
         folder / "state.json",
@@ -45,17 +50,22 @@ def save_state(trainer: Trainer, folder: Path) -> None:
 
 def load_state(trainer: Trainer, folder: Path) -> None:
     """Put a checkpoint's state into a trainer whose policy was loaded from `weights_path`."""
-    state = _read_json(folder / "state.json")
-    if state.get("version") != VERSION:
-        raise UserError(
-            f"{folder} was written in state format {state.get('version')}; this pivot reads {VERSION}"
-        )
+    load_progress(trainer, folder)
     if (folder / ADAPTERS).exists():
         parameters = trainer.policy.trainable_parameters()
         with torch.no_grad():
             for name, value in load_tensors(folder / ADAPTERS).items():
                 parameters[name].copy_(value)
     trainer.updater.optimizer.load_state_dict(load_tensors(folder / "optimizer.safetensors"))
+
+
+def load_progress(trainer: Trainer, folder: Path) -> None:
+    """The counterpart of `save_progress`."""
+    state = _read_json(folder / "state.json")
+    if state.get("version") != VERSION:
+        raise UserError(
+            f"{folder} was written in state format {state.get('version')}; this pivot reads {VERSION}"
+        )
     trainer.sources.buffer.load_state_dict(storage.load_state(folder / "buffer"))
     trainer.sources.stream.load_state_dict(state["stream"])
     trainer.gate.load_state_dict(state["gate"])

@@ -3,7 +3,7 @@ driver; so do the draws, the verifier, the advantages and every statistic over t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -19,23 +19,55 @@ from pivot.policy.policy import Policy
 from pivot.tasks.images import ImageError, open_rgb
 from pivot.tasks.judge import Judge
 from pivot.train import assembly
-from pivot.train.anchors import AnchorSelector
+from pivot.train.anchors import AnchorScores, AnchorSelector
 from pivot.train.clock import PhaseClock
 from pivot.train.data import expert_demonstrations
 from pivot.train.scoring import Scorer
-from pivot.train.selection import Sources
+from pivot.train.selection import Selection, Sources
 from pivot.train.stream import FreshStream
-from pivot.train.trainer import Trainer
+from pivot.train.trainer import StepOutcome, Trainer
 from pivot.types import Prompt, Response
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """Who does what the driver does not."""
+
+    ranks: Ranks
+    rollouts: Rollouts
+    rest: Callable[[], object] = lambda: None
+    """Lets the replicas give their memory to the ranks; the next weights wake them up."""
 
 
 @dataclass(kw_only=True)
 class ClusterTrainer(Trainer):
     """A `Trainer` whose `policy` knows tokens and images and has no weights."""
 
-    rollouts: Rollouts
-    ranks: Ranks
+    elsewhere: Elsewhere
     _outlines: dict[str, EncodedPrompt] = field(default_factory=dict)
+    _resting: bool = False
+
+    @property
+    def ranks(self) -> Ranks:
+        return self.elsewhere.ranks
+
+    @property
+    def lr(self) -> float:
+        """Of the next updates."""
+        assert isinstance(self.updater, RemoteUpdater)
+        return self.updater.lr
+
+    @lr.setter
+    def lr(self, lr: float) -> None:
+        assert isinstance(self.updater, RemoteUpdater)
+        self.updater.lr = lr
+
+    def step(self) -> StepOutcome:
+        """The embedded engine's; the replicas rest at the latest when it is over."""
+        self._resting = False
+        outcome = super().step()
+        self._rest()
+        return outcome
 
     def encoded(self, prompt: Prompt) -> EncodedPrompt:
         """Its length alone: ranks encode for themselves. Images are opened once, to see that they can be."""
@@ -54,7 +86,17 @@ class ClusterTrainer(Trainer):
     def _sample(self, prompts: Sequence[EncodedPrompt], step: int) -> list[tuple[int, list[Response]]]:
         plan = self.plan
         order = Order(plan.responses, plan.sampling, (plan.seed, step), batch_tokens=plan.batch_tokens)
-        return list(self.rollouts.sample([encoded.prompt for encoded in prompts], order))
+        return list(self.elsewhere.rollouts.sample([encoded.prompt for encoded in prompts], order))
+
+    def _anchor(self, selection: Selection, step: int) -> AnchorScores:
+        """What follows the rollouts of a step needs the ranks, and their memory."""
+        self._rest()
+        return super()._anchor(selection, step)
+
+    def _rest(self) -> None:
+        if not self._resting:
+            self._resting = True
+            self.elsewhere.rest()
 
     def _reference_scorer(self) -> Scorer:
         scorer = self.scorer
@@ -71,14 +113,6 @@ def outline_of(policy: Policy, prompt: Prompt) -> EncodedPrompt:
         next_position=length,
         images=(),
     )
-
-
-@dataclass(frozen=True)
-class Elsewhere:
-    """Who does what the driver does not."""
-
-    ranks: Ranks
-    rollouts: Rollouts
 
 
 def build_cluster_trainer(
@@ -109,6 +143,5 @@ def build_cluster_trainer(
         ),
         updater=RemoteUpdater(method, packing, elsewhere.ranks),
         clock=clock,
-        rollouts=elsewhere.rollouts,
-        ranks=elsewhere.ranks,
+        elsewhere=elsewhere,
     )

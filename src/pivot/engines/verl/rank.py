@@ -6,16 +6,19 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, distributed
+from torch.distributed.tensor import DTensor
 
 from pivot.config import Config
 from pivot.engines.verl.jobs import Piece, RankUpdate, ScoreJob, UpdateJob
 from pivot.engines.verl.sharded import ShardedPolicy
 from pivot.method import Method, ObjectiveInputs, objective
 from pivot.policy.corruption import Corruptor
+from pivot.policy.loading import save_outline
 from pivot.policy.policy import Policy, ResponseStatistics
 from pivot.policy.rows import Unit
 from pivot.train.assembly import corruption_of
@@ -32,6 +35,10 @@ class Rank:
     policy: ShardedPolicy
     method: Method
     corruptor: Corruptor
+    outline: Policy
+    """Tokens and images, no weights."""
+    dtype: torch.dtype = torch.float32
+    """Of an exported model."""
     reference_engine: Any = None
     reference: ShardedPolicy | None = None
 
@@ -43,6 +50,8 @@ class Rank:
             policy=ShardedPolicy(engine.module, outline),
             method=config.method,
             corruptor=Corruptor(outline.encoder, corruption_of(config), config.train.seed),
+            outline=outline,
+            dtype=getattr(torch, config.model.dtype),
             reference_engine=reference_engine,
             reference=None if reference_engine is None else ShardedPolicy(reference_engine.module, outline),
         )
@@ -83,6 +92,18 @@ class Rank:
                     broken += [] if bool(torch.isfinite(loss)) else [prompt.id for prompt in piece.prompts]
             norm = math.nan if _anywhere(bool(broken)) else float(engine.optimizer_step())
         return RankUpdate(dict(terms), norm, tuple(dict.fromkeys(broken)))
+
+    def export(self, folder: Path) -> None:
+        """Gathered weight by weight, in the type that the model computes in; the first rank writes them."""
+        first = distributed.get_rank() == 0
+        weights: dict[str, Tensor] = {}
+        for name, weight in self.policy.model.state_dict().items():
+            whole = weight.full_tensor() if isinstance(weight, DTensor) else weight
+            if first:
+                weights[name] = whole.detach().to("cpu", self.dtype, copy=True)
+        if first:
+            save_outline(self.outline, weights, folder)
+        distributed.barrier()
 
     def _inputs(self, piece: Piece) -> ObjectiveInputs:
         """What the driver knows of the rows, with their forward pass."""
@@ -150,4 +171,4 @@ def _anywhere(flag: bool) -> bool:
 
 
 def _on_cpu(found: ResponseStatistics) -> ResponseStatistics:
-    return ResponseStatistics(**{n: v if v is None else v.cpu() for n, v in vars(found).items()})
+    return replace(found, **{name: v.cpu() for name, v in vars(found).items() if v is not None})

@@ -1,0 +1,77 @@
+"""The part of `pivot train` that spreads a run over a cluster: `--engine verl` and its options."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pivot.config import Config
+from pivot.errors import UserError
+
+if TYPE_CHECKING:
+    from pivot.train.loop import RunResult
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("where it runs (docs/cluster.md)")
+    group.add_argument(
+        "--engine",
+        choices=["embedded", "verl"],
+        default="embedded",
+        help="`embedded`: this process; `verl`: Ray, FSDP2 and vLLM on one node or many",
+    )
+    group.add_argument("--nodes", type=int, metavar="N", help="nodes of the cluster (default: 1)")
+    group.add_argument(
+        "--gpus", type=int, metavar="M", help="ranks a node: GPUs, or processes without (default: 1)"
+    )
+    group.add_argument(
+        "--address", metavar="HOST:PORT", help="a running Ray cluster, or `auto`; default: a local one"
+    )
+    group.add_argument("--rollout", choices=["vllm", "sglang"], help="who samples on GPUs (default: vllm)")
+    group.add_argument(
+        "--verl",
+        action="append",
+        default=[],
+        metavar="A.B=C",
+        help="a setting for verl itself; may be repeated",
+    )
+    group.add_argument("--dry-run", action="store_true", help="print what would be started, and exit")
+
+
+def is_asked(args: argparse.Namespace, resumed: Path | None) -> bool:
+    """Whether verl runs it: by option, or because it ran what is resumed."""
+    if resumed is not None:
+        from pivot.engines.verl.launch import saved_options
+
+        return saved_options(resumed) is not None
+    if args.engine == "verl":
+        return True
+    given = [
+        name
+        for name in ("nodes", "gpus", "address", "rollout", "verl_settings", "dry_run")
+        if getattr(args, name)
+    ]
+    if given:
+        option = "--verl" if given[0] == "verl_settings" else f"--{given[0].replace('_', '-')}"
+        raise UserError(f"{option} belongs to --engine verl; the embedded engine is one process")
+    return False
+
+
+def run(args: argparse.Namespace, out: Path, config: Config | None) -> RunResult | None:
+    """Start or, without a configuration, resume; None: there was nothing to do but to print."""
+    from pivot.engines.verl import launch
+    from pivot.engines.verl.compose import ClusterOptions
+
+    if config is None:
+        if any((args.nodes, args.gpus, args.address, args.rollout, args.verl)):
+            raise UserError("--resume goes on with the run's own nodes, GPUs and settings; leave them out")
+        return launch.resume(out, quiet=args.quiet)
+    for name in ("nodes", "gpus"):
+        if getattr(args, name) is not None and getattr(args, name) < 1:
+            raise UserError(f"--{name} must be at least 1, got {getattr(args, name)}")
+    cluster = ClusterOptions(args.nodes or 1, args.gpus or 1, args.address, args.rollout, tuple(args.verl))
+    if args.dry_run:
+        print(launch.describe(config, out, cluster))
+        return None
+    return launch.train(config, out, cluster, quiet=args.quiet)

@@ -1,0 +1,238 @@
+"""From a run's configuration to verl's: the environment and the command line, nothing else. Needs no verl."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shlex
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pivot.config import Config
+from pivot.policy.loading import TINY, resolve_model
+
+MODULE = "pivot.engines.verl"
+ROLLOUTS = "pivot.engines.verl.rollouts"
+OBJECT_STORE = 300_000_000
+"""Bytes of a local Ray's object store on CPUs, where the models are tiny."""
+GPU_SHARE = 0.6
+"""Of a GPU's memory for the rollout server's weights and cache while it is awake."""
+
+
+@dataclass(frozen=True)
+class ClusterOptions:
+    """Where a run is spread; `cluster.json` of its folder."""
+
+    nodes: int = 1
+    gpus: int = 1
+    """Ranks a node."""
+    address: str | None = None
+    """Of a running Ray cluster; None starts one on this machine."""
+    rollout: str | None = None
+    """`vllm` or `sglang`; None: vLLM on GPUs, this project's own replica on CPUs."""
+    extra: tuple[str, ...] = ()
+    """Settings for verl itself, as its command line takes them; they win."""
+
+    @property
+    def ranks(self) -> int:
+        return self.nodes * self.gpus
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What is started."""
+
+    environment: dict[str, str]
+    command: tuple[str, ...]
+
+    def text(self) -> str:
+        """As one would type it, a setting a line."""
+        lines = [f"{name}={shlex.quote(value)}" for name, value in self.environment.items()]
+        return " \\\n  ".join([*lines, shlex.join(self.command[:3]), *map(shlex.quote, self.command[3:])])
+
+
+def device_of(config: Config) -> str:
+    """`cuda` or `cpu`: `auto` is a GPU for everything but the tiny models on a machine without one."""
+    device = config.model.device.partition(":")[0]
+    if device != "auto":
+        return device
+    return "cpu" if config.model.path in TINY and not torch.cuda.is_available() else "cuda"
+
+
+def compose(
+    config: Config, cluster: ClusterOptions, run: Path, *, resume: bool = False, temporary: Path | None = None
+) -> Launch:
+    """verl's command for this run.
+
+    Example:
+        compose(recipes.get("geo3k-7b"), ClusterOptions(nodes=2, gpus=8), Path("runs/x")).text()
+    """
+    on_cpu = device_of(config) == "cpu"
+    settings = {
+        **_run(config, run, resume),
+        **_trainer(config, cluster),
+        **_actor(config, on_cpu),
+        **_rollout(config, cluster, on_cpu),
+        **_ray(cluster, on_cpu, temporary),
+    }
+    command = (
+        sys.executable,
+        "-m",
+        MODULE,
+        *(f"{name}={_value(value)}" for name, value in settings.items()),
+        *cluster.extra,
+    )
+    return Launch(_environment(on_cpu), command)
+
+
+def _environment(on_cpu: bool) -> dict[str, str]:
+    found = {
+        "PIVOT_VERL": "1",
+        "HYDRA_FULL_ERROR": "1",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_DEDUP_LOGS": "0",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+    if on_cpu:
+        found |= {
+            "VERL_PLATFORM": "cpu",
+            "OMP_NUM_THREADS": "1",
+            "OMP_WAIT_POLICY": "PASSIVE",
+            "RAY_enable_metrics_collection": "0",
+            "RAY_memory_monitor_refresh_ms": "0",
+        }
+    return found
+
+
+def _run(config: Config, run: Path, resume: bool) -> dict[str, Any]:
+    where = str(run.absolute())
+    return {
+        "hydra.run.dir": where,
+        "hydra.output_subdir": "verl",
+        "hydra/job_logging": "none",
+        "hydra/hydra_logging": "none",
+        "+pivot.run": where,
+        "+pivot.resume": resume,
+        "trainer.default_local_dir": f"{where}/checkpoints",
+        "trainer.project_name": "pivot",
+        "trainer.experiment_name": run.name,
+    }
+
+
+def _trainer(config: Config, cluster: ClusterOptions) -> dict[str, Any]:
+    train = config.train
+    return {
+        "trainer.use_v1": True,
+        "trainer.v1.trainer_mode": "pivot",
+        "trainer.device": device_of(config),
+        "trainer.nnodes": cluster.nodes,
+        "trainer.n_gpus_per_node": cluster.gpus,
+        "trainer.total_training_steps": train.steps,
+        "trainer.total_epochs": 1,
+        "trainer.save_freq": -1,
+        "trainer.test_freq": -1,
+        "trainer.val_before_train": False,
+        "trainer.resume_mode": "disable",
+        "trainer.logger": ["console"],
+        "algorithm.adv_estimator": "grpo",
+        "data.train_batch_size": train.prompts_per_step,
+        "data.max_prompt_length": config.rollout.max_prompt_tokens,
+        "data.max_response_length": config.rollout.max_tokens,
+        "reward.num_workers": 1,
+        "transfer_queue.backend.SimpleStorage.num_data_storage_units": 1,
+    }
+
+
+def _actor(config: Config, on_cpu: bool) -> dict[str, Any]:
+    train, model = config.train, config.model
+    actor, ref = "actor_rollout_ref.actor", "actor_rollout_ref.ref"
+    settings: dict[str, Any] = {
+        "actor_rollout_ref.model.path": resolve_model(model.path),
+        "actor_rollout_ref.model.use_remove_padding": False,
+        "actor_rollout_ref.model.enable_gradient_checkpointing": model.gradient_checkpointing,
+        "actor_rollout_ref.model.trust_remote_code": model.trust_remote_code,
+        "+actor_rollout_ref.model.override_config.attn_implementation": model.attention,
+        f"{actor}.strategy": "fsdp2",
+        f"{actor}.use_dynamic_bsz": True,
+        f"{actor}.ppo_max_token_len_per_gpu": train.micro_batch_tokens,
+        f"{actor}.ppo_mini_batch_size": train.minibatch_prompts,
+        f"{actor}.use_kl_loss": config.method.needs_reference,
+        f"{actor}.optim.lr": train.lr,
+        f"{actor}.optim.weight_decay": train.weight_decay,
+        f"{actor}.optim.betas": [train.adam_beta1, train.adam_beta2],
+        f"{actor}.optim.clip_grad": train.grad_clip,
+        f"{actor}.grad_clip": train.grad_clip,
+        # verl keeps its reference model on the CPU between passes; without a GPU there is nowhere to move it.
+        f"{ref}.fsdp_config.forward_only": not on_cpu,
+    }
+    computed = "bf16" if model.dtype == "bfloat16" else "fp32"
+    for part in (actor, ref):
+        settings |= {
+            f"{part}.fsdp_config.use_torch_compile": False,
+            f"{part}.fsdp_config.model_dtype": "fp32",
+            f"+{part}.fsdp_config.mixed_precision.param_dtype": computed,
+            f"+{part}.fsdp_config.mixed_precision.reduce_dtype": "fp32",
+            f"+{part}.fsdp_config.mixed_precision.buffer_dtype": "fp32",
+        }
+    return settings
+
+
+def _rollout(config: Config, cluster: ClusterOptions, on_cpu: bool) -> dict[str, Any]:
+    rollout, at = config.rollout, "actor_rollout_ref.rollout"
+    name = cluster.rollout or ("pivot" if on_cpu else "vllm")
+    kind = "ReplicaRollouts" if name == "pivot" else "ServerRollouts"
+    settings = {
+        f"{at}.name": name,
+        f"{at}.n": rollout.responses,
+        f"{at}.temperature": rollout.temperature,
+        f"{at}.top_p": rollout.top_p,
+        f"{at}.top_k": rollout.top_k or -1,
+        f"{at}.tensor_model_parallel_size": 1,
+        f"{at}.max_model_len": rollout.max_prompt_tokens + rollout.max_tokens,
+        f"{at}.dtype": config.model.dtype,
+        f"{at}.agent.num_workers": 1,
+        f"+{at}.agent.agent_loop_manager_class": f"{ROLLOUTS}.{kind}",
+    }
+    if name == "pivot":
+        chosen = {f.name: getattr(config.model, f.name) for f in dataclasses.fields(config.model)}
+        kept = ("dtype", "attention", "min_pixels", "max_pixels", "trust_remote_code")
+        settings |= {f"+{at}.engine_kwargs.pivot.{key}": chosen[key] for key in kept}
+        return settings | {f"{at}.free_cache_engine": False}
+    return settings | {f"{at}.gpu_memory_utilization": GPU_SHARE, f"{at}.free_cache_engine": True}
+
+
+def _ray(cluster: ClusterOptions, on_cpu: bool, temporary: Path | None) -> dict[str, Any]:
+    at = "ray_kwargs.ray_init"
+    if cluster.address is not None:
+        # A running cluster's workers start without this environment: it goes along with the job.
+        shared = {f"+{at}.runtime_env.env_vars.{k}": f"'{v}'" for k, v in _environment(on_cpu).items()}
+        return {f"+{at}.address": cluster.address, **shared}
+    settings: dict[str, Any] = {f"+{at}.include_dashboard": False}
+    if temporary is not None:
+        settings[f"+{at}._temp_dir"] = str(temporary)
+    if on_cpu:
+        settings |= {
+            f"{at}.num_cpus": 16 * (cluster.ranks + 1),
+            f"+{at}.num_gpus": cluster.ranks,
+            f"+{at}.object_store_memory": OBJECT_STORE,
+            f"+{at}._node_ip_address": "127.0.0.1",
+        }
+    return settings
+
+
+def _value(value: Any) -> str:
+    """As Hydra's command line reads it."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list):
+        return json.dumps(value)
+    text = str(value)
+    if isinstance(value, str) and not text.startswith("'") and set(text) & set(" ,:=[]{}()\\\"'~*$"):
+        return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    return text

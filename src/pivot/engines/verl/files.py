@@ -1,0 +1,10 @@
+"""Files of a run's folder that only a cluster run has."""
+
+CLUSTER = "cluster.json"
+"""How the run is spread; what `--resume` starts it with."""
+STOP = "stop"
+"""Asks the run to save and stop after its step; holds the reason."""
+PROGRESS = "progress.log"
+"""What a person would see; the process that was typed shows it."""
+LOG = "verl.log"
+"""All that verl and Ray say."""

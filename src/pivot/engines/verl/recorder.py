@@ -1,0 +1,194 @@
+"""A cluster run's folder: the same files as the embedded engine's, written by the driver."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from pivot.config import from_dict
+from pivot.engines.verl.cluster_trainer import ClusterTrainer
+from pivot.engines.verl.failures import explain
+from pivot.engines.verl.files import PROGRESS, STOP
+from pivot.errors import UserError
+from pivot.evaluate.summary import add_scores
+from pivot.tasks.judge import Judge
+from pivot.train import assembly
+from pivot.train.card import write_card
+from pivot.train.checkpoint import Checkpoint, CheckpointStore
+from pivot.train.evaluation import Evaluation
+from pivot.train.metrics import machine_metrics, step_metrics
+from pivot.train.progress import Progress
+from pivot.train.rollout_records import rollout_records
+from pivot.train.run_folder import RunFolder
+from pivot.train.sinks import open_sinks
+from pivot.train.trainer import StepOutcome
+
+PACKAGES = ("torch", "transformers", "verl", "ray")
+
+
+class StopAsked(BaseException):
+    """A stop was asked for while there was nothing to finish."""
+
+
+class Recorder:
+    """Holds the run's folder while the driver lives."""
+
+    def __init__(self, run: Path, *, resume: bool) -> None:
+        self.folder = RunFolder.open(run)
+        self.config = from_dict(self.folder.read_config())
+        self.store = CheckpointStore(run, self.config.checkpoint.keep_last)
+        self._shown = (run / PROGRESS).open("a", buffering=1, encoding="utf-8")
+        self.start = self._find_start() if resume else None
+        first = self.start.step + 1 if self.start else 1
+        self.progress = Progress(self.config.train.steps, first_step=first, stream=self._shown)
+        self.saved_step = first - 1
+        self.bad_updates = 0
+        self.scores: dict[int, float] = {}
+        self.sinks = open_sinks(self.config.log, run, self.config)
+        self.folder.update_status(**_environment(), status="running", reason=None)
+
+    @property
+    def path(self) -> Path:
+        return self.folder.path
+
+    @property
+    def stop_asked(self) -> bool:
+        return (self.path / STOP).exists()
+
+    def _say(self, sentence: str) -> None:
+        self._shown.write(f"{sentence}\n")
+
+    def _find_start(self) -> Checkpoint | None:
+        """As `train.loop.resume` does: the newest good checkpoint; what came after it is set aside."""
+        self.store.clean_leftovers()
+        start = self.store.latest_good(report=self._say)
+        step = start.step if start else 0
+        self.store.set_aside_after(step)
+        self.folder.truncate_after(step)
+        return start
+
+    @contextmanager
+    def watching(self, actors: Callable[[], Mapping[str, Any]]) -> Iterator[None]:
+        """Whatever happens inside, the folder says how it ended; `actors` are asked whether they still live."""
+        try:
+            yield
+        except StopAsked:
+            self.folder.update_status(status="stopped", reason=self._stop_reason())
+        except BaseException as error:
+            reason = explain(error, actors())
+            with suppress(UserError):  # a full disk must not hide what went wrong
+                self.folder.update_status(status="failed", reason=reason)
+            raise
+
+    def begin(self, trainer: ClusterTrainer, evaluation: Evaluation) -> None:
+        """Before the first step: the table's first half, and a word about what is going to happen."""
+        config, self.trainer, self.evaluation = self.config, trainer, evaluation
+        self.watched = evaluation.validation_prompts()
+        self.sets = evaluation.final_sets()
+        if self.start:
+            self.progress.say(f"going on after step {trainer.finished_steps} of {config.train.steps}")
+        elif self.sets:
+            add_scores(self._scores, evaluation.table(trainer.policy, self.sets, "before"))
+        self.progress.say(
+            f"{config.method.name} on {config.model.path}, {len(trainer.sources.prompts)} prompts, "
+            f"{config.train.steps} steps of {config.train.prompts_per_step} x {config.rollout.responses}, "
+            f"{trainer.ranks.size} ranks, into {self.path}"
+        )
+        if self.stop_asked:
+            raise StopAsked
+        self.progress.begin_steps()
+
+    def record(self, outcome: StepOutcome, lr: float) -> dict[str, Any]:
+        """The step's metrics, with a validation where one is due, and its sampled groups."""
+        config, step = self.config, outcome.step
+        times = self.progress.clock.metrics()
+        row: dict[str, Any] = dict(
+            step_metrics(outcome, self.trainer.method, self.trainer.sources.buffer, lr)
+        )
+        row |= times | machine_metrics(times, row["rollout/tokens"])
+        if self.watched and (step % config.eval.every == 0 or step == config.train.steps):
+            row |= self.evaluation.validate(self.trainer.policy, self.watched)
+            self.scores[step] = row["eval/accuracy"]
+        self._write(outcome, row)
+        self._guard(outcome)
+        self.progress.step_done(step, row)
+        for sink in self.sinks:
+            sink.write(step, row)
+        return row
+
+    def save_if_due(self, write: Callable[[Path], None]) -> None:
+        """A checkpoint where the configuration, the end or a stop asks for one."""
+        config, step = self.config, self.trainer.finished_steps
+        if step % config.checkpoint.every == 0 or step == config.train.steps or self.stop_asked:
+            self.store.save(step, write, score=self.scores.get(step))
+            self.saved_step = step
+
+    def finish(self) -> None:
+        """The table's second half, the card, the status."""
+        if self.trainer.finished_steps < self.config.train.steps:
+            self.folder.update_status(status="stopped", reason=self._stop_reason())
+            return
+        if self.sets:
+            add_scores(self._scores, self.evaluation.table(self.trainer.policy, self.sets, "after"))
+        write_card(self.path, self.config)
+        self.folder.update_status(status="finished", reason=None)
+
+    def build_evaluation(self, judge: Judge, **options: Any) -> Evaluation:
+        return Evaluation(self.config, judge, self.progress, **options)
+
+    def learning_rate(self) -> float:
+        return assembly.learning_rate(self.config, self.trainer.finished_steps + 1)
+
+    @property
+    def _scores(self) -> Path:
+        return self.path / "eval" / "scores.json"
+
+    def _stop_reason(self) -> str:
+        return (self.path / STOP).read_text(encoding="ascii").strip() if self.stop_asked else "stopped"
+
+    def _write(self, outcome: StepOutcome, row: Mapping[str, Any]) -> None:
+        log, step = self.config.log, outcome.step
+        for broken in outcome.selection.unreadable:
+            self.progress.say(f"step {step}: {broken}; it is left out")
+        if not outcome.selection.kept:
+            self.progress.say(
+                f"step {step}: no group has both right and wrong responses; weights stay as they are"
+            )
+        if log.rollouts_per_step and (step % log.rollouts_every == 0 or step in (1, self.config.train.steps)):
+            trainer = self.trainer
+            self.folder.append_rollouts(
+                rollout_records(outcome, trainer.policy, trainer.scorer.corruptor, log.rollouts_per_step)
+            )
+        self.folder.append_metrics(row)
+
+    def _guard(self, outcome: StepOutcome) -> None:
+        """Updates that are not finite were skipped; too many in a row end the run before anything is overwritten."""
+        if outcome.update is None:
+            return
+        for ids in outcome.update.skipped:
+            self.progress.say(
+                f"step {outcome.step}: loss or gradient is not finite, update skipped; prompts: {', '.join(ids)}"
+            )
+        self.bad_updates = 0 if outcome.update.num_updates else self.bad_updates + len(outcome.update.skipped)
+        if self.bad_updates >= self.config.train.max_bad_updates:
+            raise UserError(
+                f"{self.bad_updates} updates in a row were not finite; the last checkpoint in {self.store.folder} is "
+                "good: lower train.lr, or train.grad_clip, and resume from it"
+            )
+
+
+def _environment() -> dict[str, Any]:
+    found = {name: metadata.version(name) for name in PACKAGES}
+    return {
+        "pivot": metadata.version("pivot-rl"),
+        "engine": "verl",
+        **found,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+    }

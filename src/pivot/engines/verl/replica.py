@@ -1,0 +1,150 @@
+"""A rollout replica for machines without a GPU: this project's own shared-prefill decoding in a Ray actor."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import ray
+import torch
+from torch import Tensor
+from verl.workers.rollout.base import BaseRollout
+from verl.workers.rollout.replica import RolloutReplica, TokenOutput
+
+from pivot.engines.verl.rollouts import Order
+from pivot.evaluate.sampling import CHUNK
+from pivot.policy.corruption import Corruption, Corruptor
+from pivot.policy.loading import ModelOptions, load_policy
+from pivot.rollout import sample_responses
+from pivot.types import Prompt, Response
+
+
+def server_name(replica_rank: int) -> str:
+    return f"pivot_rollout_{replica_rank}"
+
+
+class RolloutServer:
+    """A whole policy that samples; verl sends it new weights after every step."""
+
+    def __init__(self, path: str, options: dict[str, Any]) -> None:
+        torch.set_num_threads(1)
+        self.policy = load_policy(path, ModelOptions(**options))
+        self.global_steps: int | None = None
+        self._lock = asyncio.Lock()
+
+    async def ready(self) -> int:
+        """The process id."""
+        return os.getpid()
+
+    async def generate(self, request_id: str, prompts: list[Prompt], order: Order, **_: Any) -> TokenOutput:
+        """All samples of all these prompts, as `extra_fields["groups"]`."""
+        async with self._lock:
+            groups = await asyncio.to_thread(self._sample, prompts, order)
+        return TokenOutput(token_ids=[], extra_fields={"groups": groups, "global_steps": self.global_steps})
+
+    def _sample(self, prompts: list[Prompt], order: Order) -> list[list[Response]]:
+        policy = self.policy
+        painter = Corruptor(policy.encoder, Corruption(kind="grey"), 0)
+        groups: list[list[Response]] = [[] for _ in prompts]
+        for start in range(0, len(prompts), CHUNK):
+            encoded = [policy.encoder.encode(prompt) for prompt in prompts[start : start + CHUNK]]
+            if order.blank:
+                encoded = [painter.corrupt(prompt, 0) for prompt in encoded]
+            policy.forget_features()
+            for index, responses in sample_responses(
+                policy,
+                encoded,
+                order.num_samples,
+                order.sampling,
+                key=order.key,
+                batch_tokens=order.batch_tokens,
+            ):
+                groups[start + index] = responses
+        policy.forget_features()
+        return groups
+
+    async def load(self, weights: dict[str, Tensor], global_steps: int | None) -> None:
+        """Take over all weights; nothing that was computed with the old ones is kept."""
+        async with self._lock:
+            known = self.policy.model.state_dict()
+            unknown, absent = set(weights) - set(known), set(known) - set(weights)
+            if unknown or absent - _tied(known, weights):
+                raise ValueError(
+                    f"the rollout's model does not fit the trained one: {sorted(unknown)[:3]} are not known to "
+                    f"it, {sorted(absent)[:3]} were not sent"
+                )
+            self.policy.model.load_state_dict(weights, strict=False)
+            self.policy.forget_features()
+            self.global_steps = global_steps
+
+    async def clear_kv_cache(self) -> None:
+        """The image features are all that outlives a request."""
+        async with self._lock:
+            self.policy.forget_features()
+
+    async def sleep(self) -> None: ...
+
+    async def wake_up(self) -> None: ...
+
+
+def _tied(known: dict[str, Tensor], sent: dict[str, Tensor]) -> set[str]:
+    """Weights that need not be sent, because they are another name of one that is."""
+    places = {known[name].data_ptr() for name in sent if name in known}
+    return {name for name, value in known.items() if value.data_ptr() in places}
+
+
+class PivotReplica(RolloutReplica):
+    """One server a replica, on the node of its rank."""
+
+    async def launch_servers(self) -> None:
+        options = self.config.engine_kwargs.get("pivot") or {}
+        strategy = "DEFAULT"
+        if self.workers:
+            node = await self.workers[0].__ray_call__.remote(_node_id)
+            strategy = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node_id=node, soft=False)
+        server = (
+            ray.remote(RolloutServer)
+            .options(
+                name=server_name(self.replica_rank),
+                num_cpus=0,
+                max_concurrency=self.max_concurrency,
+                scheduling_strategy=strategy,
+            )
+            .remote(self.model_config.path, dict(options))
+        )
+        await server.ready.remote()
+        self.servers = [server]
+        self._server_handle, self._server_address = server, server_name(self.replica_rank)
+
+
+def _node_id(_: Any) -> str:
+    return ray.get_runtime_context().get_node_id()
+
+
+class WeightSender(BaseRollout):
+    """The rank's side: all ranks gather every weight, the first of each replica sends them."""
+
+    def __init__(self, config: Any, model_config: Any, device_mesh: Any, **_: Any) -> None:
+        super().__init__(config, model_config, device_mesh)
+        rank = int(os.environ["RANK"])
+        size = self.config.tensor_model_parallel_size * self.config.data_parallel_size
+        size *= self.config.pipeline_model_parallel_size
+        self._server = server_name(rank // size) if rank % size == 0 else None
+
+    async def resume(self, tags: list[str]) -> None: ...
+
+    async def release(self) -> None: ...
+
+    async def update_weights(
+        self,
+        weights: Iterator[tuple[str, Tensor]],
+        wire_format: str = "named_tensors",
+        global_steps: int | None = None,
+        **_: Any,
+    ) -> None:
+        """Every rank must take all of them: each is gathered from all ranks as it is taken."""
+        whole = {name: weight.detach().cpu().clone() for name, weight in weights}
+        if self._server is not None:
+            await ray.get_actor(self._server).load.remote(whole, global_steps)

@@ -1,0 +1,179 @@
+"""The same rows through the embedded engine and through verl's FSDP2 engine; writes the largest differences as JSON.
+
+`python conformance.py RANK SIZE MEETING OUT METHOD...`: one process a rank, without Ray. Both engines take the same
+steps of real training (rollout, buffer, replay, anchors, scoring, update) on responses that the embedded one drew.
+"""
+
+import json
+import sys
+from collections import defaultdict
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from local_ranks import LocalRanks, build_rank, start_group
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from pivot import recipes
+from pivot.config import apply_settings
+from pivot.engines.verl.cluster_trainer import Elsewhere, build_cluster_trainer
+from pivot.engines.verl.rank import Rank
+from pivot.method import preset
+from pivot.train import assembly
+from pivot.train.clock import PhaseClock
+from pivot.train.data import training_prompts
+from pivot.train.trainer import Trainer
+from pivot.types import Response, Reward
+
+STEPS = 2
+SETTINGS = [
+    f"train.steps={STEPS}",
+    "train.prompts_per_step=6",
+    "train.minibatch_prompts=3",
+    "train.micro_batch_tokens=700",
+    "rollout.responses=4",
+    "rollout.max_tokens=72",
+    "rollout.max_tries=2",
+    "rollout.recompute_logprobs=true",
+    "data.size=8",
+    "method.warmup_share=0",
+]
+
+
+class LengthJudge:
+    """Right where the number of tokens is even: every group has both, so that every term of a loss is reached."""
+
+    def judge(self, prompts, responses):
+        return [
+            Reward(
+                float(len(text) % 2 == 0),
+                float("boxed" in text),
+                "correct" if len(text) % 2 == 0 else "wrong",
+            )
+            for text in responses
+        ]
+
+    def close(self): ...
+
+
+class Recorded:
+    """`rollouts.Rollouts` that gives the responses the embedded engine drew."""
+
+    def __init__(self, drawn):
+        self.drawn = drawn
+
+    def plan(self, plan):
+        return plan
+
+    def sample(self, prompts, order):
+        for index, prompt in enumerate(prompts):
+            yield index, [_copy(response) for response in self.drawn[order.key[1], prompt.id]]
+
+
+class Recording(Trainer):
+    """The embedded trainer; what it draws is kept."""
+
+    def _sample(self, prompts, step):
+        found = super()._sample(prompts, step)
+        for index, responses in found:
+            drawn[step, prompts[index].prompt.id] = [_copy(response) for response in responses]
+        return found
+
+
+drawn: dict[tuple, list[Response]] = {}
+
+
+def _copy(response):
+    return Response(
+        response.token_ids_T, response.text, response.logprobs_T, response.entropy_T, response.truncated
+    )
+
+
+def config_for(method: str):
+    return apply_settings(replace(recipes.get("tiny"), method=preset(method)), SETTINGS)
+
+
+def embedded(config, prompts):
+    policy = assembly.load_model(config)
+    trainer = assembly.build_trainer(config, policy, prompts, LengthJudge(), PhaseClock())
+    trainer.__class__ = Recording
+    trainer.updater.optimizer.set_lr(config.train.lr)
+    return trainer
+
+
+def sharded(config, prompts, rank: Rank):
+    elsewhere = Elsewhere(LocalRanks(rank), Recorded(drawn))
+    trainer = build_cluster_trainer(config, rank.outline, prompts, LengthJudge(), PhaseClock(), elsewhere)
+    trainer.lr = config.train.lr
+    return trainer
+
+
+def compare(one, other, found: dict[str, float]) -> None:
+    """The largest difference by name; both took the same step."""
+
+    def note(name, a, b):
+        if a is None and b is None:
+            return
+        a, b = (torch.as_tensor(x, dtype=torch.float32).nan_to_num(7.0) for x in (a, b))
+        assert a.shape == b.shape, (name, a.shape, b.shape)
+        # Absolute up to 1, relative above: c = 1 - q/p has no lower bound, and some terms are sums over tokens.
+        apart = (a - b).abs() / a.abs().clamp(min=1.0)
+        found[name] = max(found[name], float(apart.max()) if a.numel() else 0.0)
+
+    assert [g.prompt.id for g in one.batch.groups] == [g.prompt.id for g in other.batch.groups]
+    for name in ("clean_logprobs_BT", "entropy_BT", "corrupted_logprobs_BT", "reference_logprobs_BT",
+                 "anchor_logprob_B"):  # fmt: skip
+        note(name, getattr(one.batch, name), getattr(other.batch, name))
+    for name in ("support_BT", "utility_BT", "advantage_BT", "policy_mask_BT"):
+        note(name, getattr(one.allocation, name), getattr(other.allocation, name))
+    note("dependency", one.anchors.dependency, other.anchors.dependency)
+    note("grad_norm", one.update.grad_norms, other.update.grad_norms)
+    for name, value in one.update.terms.items():
+        note(f"loss/{name}", value, other.update.terms[name])
+    found["replayed"] += sum(g.replayed for g in one.batch.groups)
+    found["anchors"] += sum(g.anchor is not None for g in other.batch.groups)
+
+
+def weights_apart(policy, rank: Rank) -> float:
+    whole = {
+        n: p.full_tensor() if isinstance(p, DTensor) else p for n, p in rank.policy.model.named_parameters()
+    }
+    return max(float((p - whole[n]).abs().max()) for n, p in policy.model.named_parameters())
+
+
+def run(method: str, rank: Rank) -> dict[str, float]:
+    config = config_for(method)
+    prompts = training_prompts(config).by_id
+    drawn.clear()
+    one = embedded(config, prompts)
+    rank.method, rank.corruptor.corruption = config.method, assembly.corruption_of(config)
+    other = sharded(config, prompts, rank)
+    found: dict[str, float] = defaultdict(float)
+    for _ in range(STEPS):
+        set_weights(rank, dict(one.policy.model.named_parameters()))
+        compare(one.step(), other.step(), found)
+        found["weights"] = max(found["weights"], weights_apart(one.policy, rank))
+    return dict(found)
+
+
+def set_weights(rank: Rank, weights) -> None:
+    """Each step starts from the same weights: a step is compared, not what rounding makes of many."""
+    with torch.no_grad():
+        for name, weight in rank.policy.model.named_parameters():
+            weight.copy_(distribute_tensor(weights[name].detach(), weight.device_mesh, weight.placements))
+
+
+def main(rank_number: str, size: str, meeting: str, out: str, *methods: str) -> None:
+    start_group(int(rank_number), int(size), Path(meeting))
+    with_reference = next((m for m in methods if preset(m).needs_reference), methods[0])
+    rank = build_rank(config_for(with_reference))
+    results = {}
+    for method in methods:
+        rank.engine.optimizer.state.clear()
+        results[method] = run(method, rank)
+    if rank_number == "0":
+        Path(out).write_text(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -70,5 +70,25 @@ test-vllm: $(VLLM)/.ready
 	VLLM_CPU_KVCACHE_SPACE=1 OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest tests/vllm
 	VLLM_CPU_KVCACHE_SPACE=1 OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest tests/policy/test_families.py -k "vllm or processor"
 
+VERL := .venv-verl
+VERL_PIP := $(VERL)/bin/python -m pip install -qq --disable-pip-version-check --retries 5 --timeout 60
+# verl wants packages of its own too. All of them are pinned, so that nothing is resolved and nothing drifts; a
+# registry that stumbles gets a second chance.
+$(VERL)/.ready: pyproject.toml tests/verl/requirements.txt
+	@echo "Setting up $(VERL) (once; 2 GB)..."
+	@$(MAKE) --no-print-directory setup-verl || { echo "that failed; once more"; sleep 10; $(MAKE) --no-print-directory setup-verl; }
+	@touch $@
+
+.PHONY: setup-verl test-verl
+setup-verl:
+	@test -x $(VERL)/bin/python || $(PYTHON) -m venv $(VERL)
+	@$(VERL_PIP) --upgrade "pip>=24"
+	@$(VERL_PIP) torch==2.13.0
+	@$(VERL_PIP) --no-deps --requirement tests/verl/requirements.txt
+	@$(VERL_PIP) --no-deps --editable .
+
+test-verl: $(VERL)/.ready
+	OMP_NUM_THREADS=1 $(VERL)/bin/python -m pytest tests/verl
+
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .ruff_cache

@@ -18,14 +18,19 @@ from pivot import recipes
 from pivot.config import apply_settings
 from pivot.engines.verl.cluster_trainer import Elsewhere, build_cluster_trainer
 from pivot.engines.verl.rank import Rank
+from pivot.engines.verl.scoring import RemoteScorer
 from pivot.method import preset
+from pivot.policy.rows import Unit
 from pivot.train import assembly
 from pivot.train.clock import PhaseClock
 from pivot.train.data import training_prompts
+from pivot.train.scoring import Scorer
 from pivot.train.trainer import Trainer
 from pivot.types import Response, Reward
 
 STEPS = 2
+TEXT_TOO = "vaa"
+"""The method whose prompts are made to have no image, every other one."""
 SETTINGS = [
     f"train.steps={STEPS}",
     "train.prompts_per_step=6",
@@ -144,6 +149,8 @@ def weights_apart(policy, rank: Rank) -> float:
 def run(method: str, rank: Rank) -> dict[str, float]:
     config = config_for(method)
     prompts = training_prompts(config).by_id
+    if method == TEXT_TOO:
+        prompts = {name: without_image(p) if i % 2 else p for i, (name, p) in enumerate(prompts.items())}
     drawn.clear()
     one = embedded(config, prompts)
     rank.method, rank.corruptor.corruption = config.method, assembly.corruption_of(config)
@@ -154,6 +161,37 @@ def run(method: str, rank: Rank) -> dict[str, float]:
         compare(one.step(), other.step(), found)
         found["weights"] = max(found["weights"], weights_apart(one.policy, rank))
     return dict(found)
+
+
+def without_image(prompt):
+    return replace(prompt, images=(), question=prompt.question.replace("<image>", ""))
+
+
+def odd_batches(rank: Rank) -> dict[str, float]:
+    """Batches that crash verl's own path (#7899): one row, rows of equal length; and rows without any image."""
+    config = config_for("pivot")
+    policy = assembly.load_model(config)
+    set_weights(rank, dict(policy.model.named_parameters()))
+    packing = assembly.packing_of(config)
+    scorer = Scorer(policy, rank.corruptor, packing)
+    remote = RemoteScorer(rank.outline, rank.corruptor, packing, LocalRanks(rank))
+    prompts = list(training_prompts(config).by_id.values())
+    encode, tokens = policy.encoder.encode, torch.arange(20, 32)
+    batches = {
+        "one row": [Unit(encode(prompts[0]), [tokens])],
+        "one token": [Unit(encode(prompts[0]), [tokens[:1]])],
+        "equal lengths": [Unit(encode(prompts[0]), [tokens, tokens + 1, tokens + 2])],
+        "equal prompts": [Unit(encode(prompts[0]), [tokens])] * 3,
+        "no image": [Unit(encode(without_image(prompts[0])), [tokens])],
+        "image beside none": [Unit(encode(p), [tokens]) for p in (prompts[0], without_image(prompts[1]))],
+    }
+    found: dict[str, float] = {}
+    for name, units in batches.items():
+        for view in ("clean", "corrupted", "both"):
+            one, other = vars(scorer.score(units, 1, view)), vars(remote.score(units, 1, view))
+            apart = [float((v.float() - other[k].float()).abs().max()) for k, v in one.items() if v is not None]
+            found[f"{name}, {view}"] = max(apart)
+    return found
 
 
 def set_weights(rank: Rank, weights) -> None:
@@ -171,6 +209,7 @@ def main(rank_number: str, size: str, meeting: str, out: str, *methods: str) -> 
     for method in methods:
         rank.engine.optimizer.state.clear()
         results[method] = run(method, rank)
+    results["odd batches"] = odd_batches(rank)
     if rank_number == "0":
         Path(out).write_text(json.dumps(results))
 

@@ -52,12 +52,16 @@ class Guard:
 
     def check_weights(self, policy: Policy, step: int) -> None:
         """Weights that are not finite never recover and are never saved: the run ends."""
-        broken = nonfinite_weights(policy)
+        broken = self.find_nonfinite(policy)
         if broken:
             raise UserError(
                 f"after step {step} {len(broken)} of the model's weights are not finite, {broken[0]} first; they are "
                 "not saved and the last checkpoint is good: lower train.lr, or train.grad_clip, and resume from it"
             )
+
+    def find_nonfinite(self, policy: Policy) -> list[str]:
+        """Names of the broken weights; another engine knows where else they are."""
+        return nonfinite_weights(policy)
 
     def _count(self, made: float, skipped: float) -> None:
         self.bad_updates = 0 if made else self.bad_updates + int(skipped)

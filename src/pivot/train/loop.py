@@ -56,13 +56,18 @@ def resume(out: Path, *, quiet: bool = False) -> RunResult:
     """Go on exactly where a run stopped, as if it never had."""
     with RunFolder.open(out) as folder:
         config = from_dict(folder.read_config())
-        store = CheckpointStore(out, config.checkpoint.keep_last)
-        store.clean_leftovers()
-        start = _last_good(store)
-        step = start.step if start else 0
-        store.set_aside_after(step)
-        folder.truncate_after(step)
-        return _Run(config, folder, start, quiet).go()
+        return _Run(config, folder, find_start(folder, config), quiet).go()
+
+
+def find_start(folder: RunFolder, config: Config) -> Checkpoint | None:
+    """Where a stopped run goes on; what came after that is set aside, files and rows."""
+    store = CheckpointStore(folder.path, config.checkpoint.keep_last)
+    store.clean_leftovers()
+    start = _last_good(store)
+    step = start.step if start else 0
+    store.set_aside_after(step)
+    folder.truncate_after(step)
+    return start
 
 
 def _last_good(store: CheckpointStore) -> Checkpoint | None:

@@ -87,6 +87,10 @@ class Ranks(Protocol):
 
     def update(self, jobs: Sequence[UpdateJob]) -> list[RankUpdate]: ...
 
+    def nonfinite_weights(self) -> list[list[str]]:
+        """Names of the weights that hold a NaN or an infinity, by rank."""
+        ...
+
 
 def deal(units: Sequence[Unit], packing: Packing, num_ranks: int) -> list[list[MicroBatch]]:
     """The micro-batches of each rank, equally many on all; those past the end of a list are stand-ins.

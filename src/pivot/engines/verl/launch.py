@@ -6,17 +6,18 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import secrets
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from pivot.config import Config, from_dict, to_dict
 from pivot.durable import write_json
@@ -83,17 +84,24 @@ def _run(config: Config, out: Path, cluster: ClusterOptions, *, resume: bool, qu
     temporary = Path(tempfile.mkdtemp(prefix="pivot-", dir="/tmp" if os.path.isdir("/tmp") else None))
     try:
         launch = compose(config, cluster, out, resume=resume, temporary=temporary)
-        code = _Child(launch, out, quiet).wait()
+        child = _Child(launch, out, config.checkpoint.stop_seconds, quiet)
+        if cluster.address is None:
+            child.secret = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+        code = child.wait()
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     status = json.loads((out / "run.json").read_bytes()) if (out / "run.json").exists() else {}
+    if child.abandoned and status.get("status") == "running":
+        status = {"status": "stopped", "reason": child.abandoned}
+        with RunFolder.open(out) as folder:
+            folder.update_status(**status)
     if status.get("status") not in ("finished", "stopped"):
         raise RunFailed(_reason(out, status, code))
     rows = (out / "metrics.jsonl").read_bytes().splitlines() if (out / "metrics.jsonl").exists() else []
     return RunResult(out, len(rows), status["status"] == "finished")
 
 
-def _reason(out: Path, status: dict[str, str | None], code: int) -> str:
+def _reason(out: Path, status: Mapping[str, Any], code: int) -> str:
     """What the driver wrote down; where it could not, what its process left behind."""
     reason = status.get("reason") if status.get("status") == "failed" else None
     if reason is None:
@@ -110,8 +118,15 @@ class _Child:
 
     launch: Launch
     out: Path
+    patience: float
+    """Seconds that a step may take to finish and be saved once a stop is asked for."""
     quiet: bool
     asked: list[signal.Signals] = field(default_factory=list)
+    abandoned: str | None = None
+    """Why the last step was not waited for."""
+    secret: dict[str, str] = field(default_factory=dict)
+    """By which the processes of a local Ray know each other; without it Ray would leave one in the home folder."""
+    _deadline: float | None = None
 
     def wait(self) -> int:
         """Show its progress until it ends; returns its exit code."""
@@ -121,16 +136,15 @@ class _Child:
             progress.seek(0, os.SEEK_END)
             process = subprocess.Popen(
                 self.launch.command,
-                env={**os.environ, **self.launch.environment},
+                env={**os.environ, **self.launch.environment, **self.secret},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C is for this process alone
             )
             try:
-                while process.poll() is None:
+                while process.poll() is None and self._go_on():
                     self._show(progress)
-                    self._pass_on(process)
                     time.sleep(POLL_SECONDS)
             finally:
                 _end(process)
@@ -142,13 +156,20 @@ class _Child:
         if new and not self.quiet:
             print(new, end="", flush=True)
 
-    def _pass_on(self, process: subprocess.Popen) -> None:
-        """The first signal asks for a checkpoint; a second SIGINT ends everything."""
-        if self.asked and not (self.out / STOP).exists():
-            (self.out / STOP).write_text(self.asked[0].name, encoding="ascii")
-            print(f"{self.asked[0].name}: saving after this step (Ctrl-C to leave at once)", file=sys.stderr)
+    def _go_on(self) -> bool:
+        """The first signal asks for a checkpoint; a second SIGINT, or impatience, ends everything."""
+        if not self.asked:
+            return True
+        name = self.asked[0].name
+        if self._deadline is None:
+            self._deadline = time.monotonic() + self.patience
+            (self.out / STOP).write_text(name, encoding="ascii")
+            print(f"{name}: saving after this step (Ctrl-C to leave at once)", file=sys.stderr)
         if signal.SIGINT in self.asked[1:]:
-            raise KeyboardInterrupt
+            self.abandoned = "interrupted twice"
+        elif time.monotonic() > self._deadline:
+            self.abandoned = f"{name}, step abandoned after {self.patience:g} s"
+        return self.abandoned is None
 
     @contextmanager
     def _signals(self) -> Iterator[None]:

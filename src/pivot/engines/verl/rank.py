@@ -93,6 +93,13 @@ class Rank:
             norm = math.nan if _anywhere(bool(broken)) else float(engine.optimizer_step())
         return RankUpdate(dict(terms), norm, tuple(dict.fromkeys(broken)))
 
+    def nonfinite_weights(self) -> list[str]:
+        """In this rank's shards."""
+        shards = {
+            n: p.to_local() if isinstance(p, DTensor) else p for n, p in self.policy.model.named_parameters()
+        }
+        return [name for name, shard in shards.items() if not bool(torch.isfinite(shard).all())]
+
     def export(self, folder: Path) -> None:
         """Gathered weight by weight, in the type that the model computes in; the first rank writes them."""
         first = distributed.get_rank() == 0

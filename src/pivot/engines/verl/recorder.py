@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import platform
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib import metadata
@@ -14,21 +12,25 @@ from pivot.config import from_dict
 from pivot.engines.verl.cluster_trainer import ClusterTrainer
 from pivot.engines.verl.failures import explain
 from pivot.engines.verl.files import PROGRESS, STOP
+from pivot.engines.verl.jobs import Ranks
 from pivot.errors import UserError
 from pivot.evaluate.summary import add_scores
+from pivot.policy.policy import Policy
 from pivot.tasks.judge import Judge
 from pivot.train import assembly
 from pivot.train.card import write_card
-from pivot.train.checkpoint import Checkpoint, CheckpointStore
+from pivot.train.checkpoint import CheckpointStore
+from pivot.train.environment import environment
 from pivot.train.evaluation import Evaluation
+from pivot.train.guard import Guard
+from pivot.train.history import History, loud
+from pivot.train.loop import find_start
 from pivot.train.metrics import machine_metrics, step_metrics
 from pivot.train.progress import Progress
 from pivot.train.rollout_records import rollout_records
 from pivot.train.run_folder import RunFolder
 from pivot.train.sinks import open_sinks
 from pivot.train.trainer import StepOutcome
-
-PACKAGES = ("torch", "transformers", "verl", "ray")
 
 
 class StopAsked(BaseException):
@@ -43,14 +45,17 @@ class Recorder:
         self.config = from_dict(self.folder.read_config())
         self.store = CheckpointStore(run, self.config.checkpoint.keep_last)
         self._shown = (run / PROGRESS).open("a", buffering=1, encoding="utf-8")
-        self.start = self._find_start() if resume else None
+        self.start = find_start(self.folder, self.config) if resume else None
         first = self.start.step + 1 if self.start else 1
         self.progress = Progress(self.config.train.steps, first_step=first, stream=self._shown)
-        self.saved_step = first - 1
-        self.bad_updates = 0
+        past = self.folder.read_metrics()
+        self.history = History(past)
+        self.guard = RankGuard(self.folder, self.config.train.max_bad_updates, self.progress.say)
+        self.guard.recall(past)
         self.scores: dict[int, float] = {}
         self.sinks = open_sinks(self.config.log, run, self.config)
-        self.folder.update_status(**_environment(), status="running", reason=None)
+        found = {name: metadata.version(name) for name in ("verl", "ray")}
+        self.folder.update_status(**environment(), engine="verl", **found, status="running", reason=None)
 
     @property
     def path(self) -> Path:
@@ -59,18 +64,6 @@ class Recorder:
     @property
     def stop_asked(self) -> bool:
         return (self.path / STOP).exists()
-
-    def _say(self, sentence: str) -> None:
-        self._shown.write(f"{sentence}\n")
-
-    def _find_start(self) -> Checkpoint | None:
-        """As `train.loop.resume` does: the newest good checkpoint; what came after it is set aside."""
-        self.store.clean_leftovers()
-        start = self.store.latest_good(report=self._say)
-        step = start.step if start else 0
-        self.store.set_aside_after(step)
-        self.folder.truncate_after(step)
-        return start
 
     @contextmanager
     def watching(self, actors: Callable[[], Mapping[str, Any]]) -> Iterator[None]:
@@ -88,6 +81,7 @@ class Recorder:
     def begin(self, trainer: ClusterTrainer, evaluation: Evaluation) -> None:
         """Before the first step: the table's first half, and a word about what is going to happen."""
         config, self.trainer, self.evaluation = self.config, trainer, evaluation
+        self.guard.ranks = trainer.ranks
         self.watched = evaluation.validation_prompts()
         self.sets = evaluation.final_sets()
         if self.start:
@@ -111,11 +105,13 @@ class Recorder:
             step_metrics(outcome, self.trainer.method, self.trainer.sources.buffer, lr)
         )
         row |= times | machine_metrics(times, row["rollout/tokens"])
+        row |= {f"memory/{name}": tokens for name, tokens in self.trainer.budgets.items()}
+        row |= self._spikes(step, row)
         if self.watched and (step % config.eval.every == 0 or step == config.train.steps):
             row |= self.evaluation.validate(self.trainer.policy, self.watched)
             self.scores[step] = row["eval/accuracy"]
         self._write(outcome, row)
-        self._guard(outcome)
+        self.guard.observe(outcome, self.trainer.policy)
         self.progress.step_done(step, row)
         for sink in self.sinks:
             sink.write(step, row)
@@ -125,8 +121,8 @@ class Recorder:
         """A checkpoint where the configuration, the end or a stop asks for one."""
         config, step = self.config, self.trainer.finished_steps
         if step % config.checkpoint.every == 0 or step == config.train.steps or self.stop_asked:
+            self.guard.check_weights(self.trainer.policy, step)
             self.store.save(step, write, score=self.scores.get(step))
-            self.saved_step = step
 
     def finish(self) -> None:
         """The table's second half, the card, the status."""
@@ -155,7 +151,7 @@ class Recorder:
         log, step = self.config.log, outcome.step
         for broken in outcome.selection.unreadable:
             self.progress.say(f"step {step}: {broken}; it is left out")
-        if not outcome.selection.kept:
+        if not outcome.selection.kept and not outcome.selection.nonfinite:
             self.progress.say(
                 f"step {step}: no group has both right and wrong responses; weights stay as they are"
             )
@@ -166,29 +162,19 @@ class Recorder:
             )
         self.folder.append_metrics(row)
 
-    def _guard(self, outcome: StepOutcome) -> None:
-        """Updates that are not finite were skipped; too many in a row end the run before anything is overwritten."""
-        if outcome.update is None:
-            return
-        for ids in outcome.update.skipped:
-            self.progress.say(
-                f"step {outcome.step}: loss or gradient is not finite, update skipped; prompts: {', '.join(ids)}"
-            )
-        self.bad_updates = 0 if outcome.update.num_updates else self.bad_updates + len(outcome.update.skipped)
-        if self.bad_updates >= self.config.train.max_bad_updates:
-            raise UserError(
-                f"{self.bad_updates} updates in a row were not finite; the last checkpoint in {self.store.folder} is "
-                "good: lower train.lr, or train.grad_clip, and resume from it"
-            )
+    def _spikes(self, step: int, row: Mapping[str, Any]) -> dict[str, float]:
+        spikes = self.history.spikes(row)
+        self.history.add(row)
+        if sentence := loud(spikes):
+            self.progress.say(f"step {step}: {sentence}")
+        return spikes
 
 
-def _environment() -> dict[str, Any]:
-    found = {name: metadata.version(name) for name in PACKAGES}
-    return {
-        "pivot": metadata.version("pivot-rl"),
-        "engine": "verl",
-        **found,
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-    }
+class RankGuard(Guard):
+    """Asks the ranks for weights that are not finite: the driver has none."""
+
+    ranks: Ranks | None = None
+
+    def find_nonfinite(self, policy: Policy) -> list[str]:
+        assert self.ranks is not None, "set once the ranks are there"
+        return sorted({name for found in self.ranks.nonfinite_weights() for name in found})

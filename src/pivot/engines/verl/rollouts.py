@@ -21,7 +21,7 @@ from pivot.policy.policy import Policy
 from pivot.rollout import Sampling
 from pivot.seeding import stable_seed
 from pivot.tasks.images import open_rgb
-from pivot.train.trainer import StepPlan
+from pivot.train.plan import StepPlan
 from pivot.types import Prompt, Response
 
 

@@ -77,9 +77,10 @@ class PivotTrainer(PPOTrainerSync):
     def _load_checkpoint(self) -> None:
         """Called by verl once workers and replicas are there."""
         group, start = self.actor_rollout_wg, self.recorder.start
-        pids = group.prepare(to_dict(self.recorder.config))
-        ranks = zip(pids, group.workers, strict=True)
-        self._processes = {f"rank {n} (process {pid})": actor for n, (pid, actor) in enumerate(ranks)}
+        found = group.prepare(to_dict(self.recorder.config))
+        self.recorder.folder.update_status(ranks=[{"host": host, "process": pid} for host, pid in found])
+        names = [f"rank {n} (process {pid} on {host})" for n, (host, pid) in enumerate(found)]
+        self._processes = dict(zip(names, group.workers, strict=True))
         for replica in self.llm_server_manager.get_replicas():
             for server in replica.servers:
                 self._processes[f"rollout replica {replica.replica_rank}"] = server

@@ -10,7 +10,7 @@ from pivot.engines.verl.jobs import Piece, Ranks, RankUpdate, UpdateJob, deal, h
 from pivot.method import Allocation, Method, count_totals
 from pivot.train.batching import Packing
 from pivot.train.step_batch import StepBatch
-from pivot.train.update import MAXIMA, MinibatchRows, Updater
+from pivot.train.update import MAXIMA, MinibatchRows, Skipped, Updater
 
 
 class RemoteUpdater(Updater):
@@ -23,7 +23,8 @@ class RemoteUpdater(Updater):
 
     def _minibatch(
         self, batch: StepBatch, allocation: Allocation, groups: Sequence[int]
-    ) -> tuple[dict[str, float], float | None]:
+    ) -> tuple[dict[str, float], float | Skipped]:
+        """The terms, and the gradient norm of an update that was made."""
         rows = MinibatchRows(batch, allocation, groups, with_anchors=self.method.anchor_use == "sft")
         totals = count_totals(self.method, rows.inputs(rows.all_rows, None))
         pieces = pieces_of(rows.units, deal(rows.units, self.packing, self.ranks.size))
@@ -31,8 +32,12 @@ class RemoteUpdater(Updater):
         found = self.ranks.update(
             [UpdateJob(tuple(_filled(p, rows) for p in part), totals, self.lr, images) for part in pieces]
         )
-        norm = found[0].grad_norm
-        return _added(found), norm if math.isfinite(norm) else None
+        result: float | Skipped = found[0].grad_norm
+        if broken := [name for one in found for name in one.broken]:
+            result = Skipped("loss", broken)
+        elif not math.isfinite(found[0].grad_norm):
+            result = Skipped("gradient", [unit.prompt.prompt.id for unit in rows.units])
+        return _added(found), result
 
 
 def _filled(piece: Piece, rows: MinibatchRows) -> Piece:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,14 +23,14 @@ class PivotWorker(ActorRolloutRefWorker):
     """One rank: verl's engines, checkpoints and weight updates; this project's forwards and losses."""
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
-    def prepare(self, settings: dict[str, Any]) -> int:
-        """Make this project's side of the rank from a run's configuration; returns the process id."""
+    def prepare(self, settings: dict[str, Any]) -> tuple[str, int]:
+        """Make this project's side of the rank from a run's configuration; returns its host and process id."""
         config = from_dict(settings)
         assert self.actor is not None
         outline = load_outline(Path(self.actor.model_config.local_path), model_options(config))
         reference = None if self.ref is None else self.ref.engine
         self.pivot_rank = Rank.build(config, outline, self.actor.engine, reference)
-        return os.getpid()
+        return socket.gethostname(), os.getpid()
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def export(self, folder: str) -> None:
@@ -43,6 +44,10 @@ class PivotWorker(ActorRolloutRefWorker):
     @register(dispatch_mode=Dispatch.DP_COMPUTE)
     def update(self, job: UpdateJob) -> RankUpdate:
         return self.pivot_rank.update(job)
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def nonfinite_weights(self) -> list[str]:
+        return self.pivot_rank.nonfinite_weights()
 
 
 class RayRanks:
@@ -60,3 +65,6 @@ class RayRanks:
 
     def update(self, jobs: Sequence[UpdateJob]) -> list[RankUpdate]:
         return self._group.update(list(jobs))
+
+    def nonfinite_weights(self) -> list[list[str]]:
+        return self._group.nonfinite_weights()

@@ -189,7 +189,9 @@ def odd_batches(rank: Rank) -> dict[str, float]:
     for name, units in batches.items():
         for view in ("clean", "corrupted", "both"):
             one, other = vars(scorer.score(units, 1, view)), vars(remote.score(units, 1, view))
-            apart = [float((v.float() - other[k].float()).abs().max()) for k, v in one.items() if v is not None]
+            apart = [
+                float((v.float() - other[k].float()).abs().max()) for k, v in one.items() if v is not None
+            ]
             found[f"{name}, {view}"] = max(apart)
     return found
 

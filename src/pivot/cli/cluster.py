@@ -47,14 +47,9 @@ def is_asked(args: argparse.Namespace, resumed: Path | None) -> bool:
         return saved_options(resumed) is not None
     if args.engine == "verl":
         return True
-    given = [
-        name
-        for name in ("nodes", "gpus", "address", "rollout", "verl_settings", "dry_run")
-        if getattr(args, name)
-    ]
-    if given:
-        option = "--verl" if given[0] == "verl_settings" else f"--{given[0].replace('_', '-')}"
-        raise UserError(f"{option} belongs to --engine verl; the embedded engine is one process")
+    for name in ("nodes", "gpus", "address", "rollout", "verl", "dry-run"):
+        if vars(args)[name.replace("-", "_")]:
+            raise UserError(f"--{name} belongs to --engine verl; the embedded engine is one process")
     return False
 
 

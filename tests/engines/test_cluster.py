@@ -6,6 +6,8 @@ import sys
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 import torch
@@ -17,11 +19,13 @@ from pivot.engines.verl.compose import ClusterOptions, compose, device_of
 from pivot.engines.verl.jobs import deal, has_images, pieces_of
 from pivot.engines.verl.requests import server_settings
 from pivot.engines.verl.requirements import TESTED, check_environment, check_machine, check_supported
+from pivot.engines.verl.rollouts import Order, ReplicaRollouts, ServerRollouts
 from pivot.errors import UserError
 from pivot.method import preset
 from pivot.policy.rows import Unit
 from pivot.rollout import Sampling
 from pivot.tasks import procedural
+from pivot.train.assembly import plan_of
 from pivot.train.batching import Packing
 
 NO_GPU = not torch.cuda.is_available()
@@ -244,3 +248,78 @@ def test_sampling_settings_are_the_servers_own_words():
     for settings in (vllm, sglang):
         assert (settings["temperature"], settings["top_p"], settings["max_tokens"]) == (0.7, 0.9, 50)
         assert settings["stop_token_ids"] == [2]
+
+
+# Rollouts ------------------------------------------------------------------------------------------------
+
+
+class EchoClient:
+    """In place of verl's client of servers that need a GPU: notes requests, answers with two tokens."""
+
+    def __init__(self, end: int) -> None:
+        self.end, self.requests = end, []
+
+    async def generate(self, request_id, **request):
+        self.requests.append(request)
+        last = self.end if len(self.requests) % 2 else 20
+        return SimpleNamespace(token_ids=[20, last], log_probs=[-0.5, -0.25], extra_fields={})
+
+
+def verl_config(name: str, ranks: int = 4, tensor_parallel: int = 2):
+    rollout = SimpleNamespace(
+        name=name,
+        tensor_model_parallel_size=tensor_parallel,
+        data_parallel_size=1,
+        pipeline_model_parallel_size=1,
+    )
+    return SimpleNamespace(
+        actor_rollout_ref=SimpleNamespace(rollout=rollout),
+        trainer=SimpleNamespace(nnodes=1, n_gpus_per_node=ranks),
+    )
+
+
+def test_servers_get_token_ids_pictures_and_a_seed_a_sample():
+    from pivot.policy.loading import load_outline, resolve_model
+
+    outline = load_outline(Path(resolve_model("tiny")))
+    client = EchoClient(outline.end_ids[0])
+    rollouts = ServerRollouts.create(verl_config("vllm"), client, teacher_client=None)
+    rollouts.outline = outline
+    prompts = procedural.dataset("train", 2)
+    order = Order(3, Sampling(max_tokens=5), (0, 7))
+    found = list(rollouts.sample(prompts, order))
+    assert [index for index, _ in found] == [0, 1]
+    assert all(len(responses) == 3 for _, responses in found)
+    assert len(client.requests) == 6
+    assert len({request["sampling_params"]["seed"] for request in client.requests}) == 6
+    first = client.requests[0]
+    assert first["prompt_ids"].count(outline.encoder.image_token_id) == len(prompts[0].images) == 1
+    width, height = first["image_data"][0].size
+    assert width % 28 == height % 28 == 0, "brought to its final size before the server sees it"
+    response = found[0][1][0]
+    assert response.token_ids_T.tolist() == [20, outline.end_ids[0]]
+    assert response.logprobs_T.tolist() == [-0.5, -0.25]
+    assert response.entropy_T.isnan().all(), "a server says nothing of entropies"
+    assert {r.truncated for _, responses in found for r in responses} == {True, False}
+
+
+def test_what_servers_do_not_say_is_computed_on_the_ranks():
+    plan = plan_of(recipes.get("tiny"))
+    assert not plan.recompute_logprobs
+    assert ServerRollouts(verl_config("vllm"), None).plan(plan).recompute_logprobs
+    assert ReplicaRollouts(verl_config("pivot"), None).plan(plan) == plan
+
+
+def test_replicas_share_the_prompts_and_each_comes_back_in_its_place():
+    class Replica:
+        shares: ClassVar[list] = []
+
+        async def generate(self, request_id, *, prompts, order, **_):
+            self.shares.append(len(prompts))
+            return SimpleNamespace(extra_fields={"groups": [[p.id] for p in prompts]})
+
+    rollouts = ReplicaRollouts(verl_config("pivot", ranks=3, tensor_parallel=1), Replica())
+    prompts = procedural.dataset("train", 8)
+    found = dict(rollouts.sample(prompts, Order(2, Sampling(), (0, 1))))
+    assert {index: [prompts[index].id] for index in range(8)} == found
+    assert sorted(Replica.shares) == [2, 3, 3]

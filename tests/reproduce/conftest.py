@@ -65,7 +65,8 @@ def synthetic(plan, cell, accuracy: float) -> dict:
         "accuracy": (accuracy * (1 - np.exp(-points / 60)) + rng.normal(0, 0.01, 20)).tolist(),
         "seconds": (points * 1.0).tolist(),
     }
-    return {**found, "curve": curve}
+    dynamics = {"steps": [5, 10], "reward/accuracy": [0.3, 0.4]}
+    return {**found, "curve": curve, "dynamics": dynamics}
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ import pytest
 from pivot.cli import main
 from pivot.errors import UserError
 from pivot.reproduce.charts import figures
-from pivot.reproduce.page import BEGIN, END, body, fill, write_page
+from pivot.reproduce.page import BEGIN, END, FIGURES, body, fill, write_page
 from pivot.reproduce.plan import Side, load_plan
 from pivot.reproduce.results import Results
 from pivot.reproduce.tables import lines
@@ -116,7 +116,7 @@ def test_figures_are_written_beside_the_page(write_results, tmp_path):
     )
     page = write_page(PLAN, folder, tmp_path / "docs" / "results.md")
     drawn = {path.name for path in (page.parent / "images" / "results").iterdir()}
-    assert drawn == {"learning-steps.svg", "learning-time.svg", "claims.svg"}
+    assert drawn == {f"{name}.svg" for name in FIGURES}
     before = page.read_bytes()
     assert write_page(PLAN, folder, page).read_bytes() == before
 

@@ -19,14 +19,14 @@ from pivot.config import Config
 from pivot.durable import write_bytes
 from pivot.evaluate.summary import add_scores
 from pivot.evaluate.summary import summarise as summarise_entry
-from pivot.policy.loading import load_policy
+from pivot.policy.loading import resolve_model
 from pivot.records import read_rows
 from pivot.reproduce.cells import cell_config, cell_name, identity, result_path
 from pivot.reproduce.measure import Measured, measure_model
 from pivot.reproduce.overhead import time_methods
 from pivot.reproduce.plan import BASE, OVERHEAD, Cell, Plan
 from pivot.reproduce.starts import start_path
-from pivot.train import loop
+from pivot.train import assembly, loop
 from pivot.train.run_folder import has_progress
 
 BIN = 5
@@ -57,14 +57,15 @@ def run_cell(plan: Plan, cell: Cell, work: Path, results: Path, *, quiet: bool =
     if cell.arm == OVERHEAD:
         found = {"overhead": time_methods(plan, cell, start)}
     elif cell.arm == BASE:
-        measured = measure_model(load_policy(config.model.path), config, world, plan.measure)
+        measured = measure_model(assembly.load_model(config), config, world, plan.measure)
         found = {"sets": measured.sets, "looks": measured.looks}
     else:
         run = folder / "run"
         result = loop.resume(run, quiet=quiet) if has_progress(run) else loop.train(config, run, quiet=quiet)
         if not result.finished:
             return False
-        measured = measure_model(load_policy(str(run)), config, world, plan.measure)
+        policy = assembly.load_model(config, resolve_model(str(run)))
+        measured = measure_model(policy, config, world, plan.measure)
         _note_scores(run, config, measured)
         found = {
             "sets": measured.sets,

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from pivot.report.charts import Curve, LineChart
 from pivot.report.figures import COLOURS, STYLE, plot
 from pivot.reproduce.plan import Plan
-from pivot.reproduce.results import Raw, Results
+from pivot.reproduce.results import Results
 from pivot.reproduce.tables import lines
 from pivot.reproduce.verdicts import Judged, judge
 
@@ -24,11 +24,9 @@ CURVES = "main"
 def figures(plan: Plan, results: Results) -> dict[str, Figure]:
     """File name -> figure, those for which there is something to draw."""
     found: dict[str, Figure] = {}
-    if CURVES in plan.groups:
-        for name, over in (("learning-steps", "steps"), ("learning-time", "seconds")):
-            chart = _learning(plan, results, over)
-            if chart.curves:
-                found[name] = _drawn(chart)
+    for chart in _learning_charts(plan, results) if CURVES in plan.groups else ():
+        if chart.curves:
+            found[chart.name] = _drawn(chart)
     judged = [judge(results, claim) for claim in plan.claims]
     shown = [one for one in judged if one.difference is not None and one.claim.metric != "dependency"]
     if shown:
@@ -45,25 +43,37 @@ def write_figures(drawn: dict[str, Figure], folder: Path) -> None:
             figure.savefig(folder / f"{name}.svg", metadata={"Date": None})
 
 
-def _learning(plan: Plan, results: Results, over: str) -> LineChart:
-    """Mean validation accuracy of each arm whose seeds are all finished; bands of one deviation over seeds."""
+def _learning_charts(plan: Plan, results: Results) -> list[LineChart]:
+    """Held-out accuracy over steps and over time, and the accuracy of the rollouts themselves."""
+    common = {"note": "", "percent": True}
+    return [
+        LineChart(
+            "learning-steps", "Validation accuracy over steps",
+            curves=_curves(plan, results, "curve", "steps", "accuracy"), **common,
+        ),
+        LineChart(
+            "learning-time", "Validation accuracy over training time",
+            curves=_curves(plan, results, "curve", "seconds", "accuracy"),
+            x_label="seconds on one thread", whole=False, **common,
+        ),
+        LineChart(
+            "training-accuracy", "Accuracy of the rollouts",
+            curves=_curves(plan, results, "dynamics", "steps", "reward/accuracy"), **common,
+        ),
+    ]  # fmt: skip
+
+
+def _curves(plan: Plan, results: Results, part: str, over: str, key: str) -> tuple[Curve, ...]:
+    """The mean of each arm whose seeds are all finished; bands of one deviation over seeds."""
     curves = []
     for line in lines(plan.groups[CURVES]):
         raws = results.get(line.cells)
-        if len(raws) == len(line.cells) and all("curve" in raw for raw in raws):
-            curves.append(_curve(line.label, raws, over, len(curves)))
-    title = "Validation accuracy over " + ("steps" if over == "steps" else "training time")
-    x_label = "step" if over == "steps" else "seconds on one thread"
-    return LineChart(
-        f"learning-{over}", title, "", tuple(curves), x_label=x_label, percent=True, whole=over == "steps"
-    )
-
-
-def _curve(label: str, raws: Sequence[Raw], over: str, colour: int) -> Curve:
-    places = np.mean([raw["curve"][over] for raw in raws], axis=0)
-    values = np.array([raw["curve"]["accuracy"] for raw in raws])
-    spread = values.std(axis=0, ddof=1) if len(raws) > 1 else None
-    return Curve(label, places, values.mean(axis=0), spread=spread, colour=colour)
+        if len(raws) == len(line.cells) and all(key in raw.get(part, {}) for raw in raws):
+            places = np.mean([raw[part][over] for raw in raws], axis=0)
+            values = np.array([raw[part][key] for raw in raws], dtype=float)
+            spread = values.std(axis=0, ddof=1) if len(raws) > 1 else None
+            curves.append(Curve(line.label, places, values.mean(axis=0), spread=spread, colour=len(curves)))
+    return tuple(curves)
 
 
 def _drawn(chart: LineChart) -> Figure:

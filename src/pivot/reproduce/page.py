@@ -17,6 +17,7 @@ EMPTY = f"# Results\n\n{BEGIN}\n{END}\n"
 FIGURES = {
     "learning-steps": "Learning curves over steps",
     "learning-time": "Learning curves over training time",
+    "training-accuracy": "Accuracy of the rollouts over steps",
     "claims": "All claims with their intervals",
 }
 

@@ -98,12 +98,11 @@ def time_table(results: Results, chosen: Sequence[Line]) -> str:
     rows = []
     for line in chosen:
         cells = [line.label, GAP, GAP, GAP]
-        if line.reference is not None:
-            raws = results.get(line.cells)
-            if len(raws) == len(line.cells):
-                cells[1] = f"{show(float(np.median([raw['seconds']['step'] for raw in raws])), '.2f')} s"
-            cells[2] = difference_of(results, line, "validation")
-            cells[3] = difference_of(results, line, "equal_time")
+        raws = results.get(line.cells)
+        if line.side.arm != BASE and len(raws) == len(line.cells):
+            seconds = float(np.median([raw["seconds"]["step"] for raw in raws]))
+            cells[1:] = [f"{show(seconds, '.2f')} s"]
+            cells += [difference_of(results, line, metric) for metric in ("validation", "equal_time")]
         rows.append(_shortened(results, line, cells))
     return markdown(["", "a step", "difference after equal steps", "after equal time"], rows)
 

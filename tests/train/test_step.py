@@ -152,7 +152,7 @@ def test_training_scores_of_a_replayed_group_never_include_its_anchor(small_conf
         assert (group.anchor is not None) == group.replayed
 
 
-@pytest.mark.parametrize("method", ["pivot", "papo", "off-sft-vaa", "pivot-grpo"])
+@pytest.mark.parametrize("method", ["pivot-adaptive", "papo", "off-sft-vaa", "pivot-grpo"])
 def test_every_metric_is_explained(tmp_path, small_config, method):
     page = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
     explained = set(re.findall(r"`([a-z_]+(?:/[a-z0-9_]+)?)`", page.read_text()))
@@ -174,6 +174,9 @@ def test_every_metric_is_explained(tmp_path, small_config, method):
         "method.calibration=seq_sum",
         "method.calibration_tokens=all",
         "method.support_floor=null",
+        "method.utility_bound=0.2",
+        "method.soften_wrong=false",
+        "method.adapt_beta=true",
         "method.format_position=before",
         "method.entropy_form=exact",
     ],

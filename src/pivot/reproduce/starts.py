@@ -30,6 +30,8 @@ class Start:
     """A shipped checkpoint, or `nothing`; empty: the world starts from the recipe's model."""
     skill_steps: int = 0
     """Steps of right chains, from nothing only; fewer than the shipped checkpoints' see less well."""
+    word_steps: int = 0
+    """Steps of right chains in this start's words, before the habits."""
     habit_steps: int = 0
     """Steps of habits after that."""
     guess_by_wording: tuple[float, ...] = (0.0, 0.0, 0.0)
@@ -71,9 +73,11 @@ def _make(start: Start, path: Path) -> None:
     else:
         model = load_policy(start.origin).model
     first, second, third = start.guess_by_wording
+    right = Habits((0.0, 0.0, 0.0), 0.0, start.words)
     habits = Habits((first, second, third), start.misperceive, start.words)
-    phase = Phase(tokenizer, model, habits.respond, f"start {start.digest}", plan)
-    phase.run([plan.habit_lr] * start.habit_steps, _silent)
+    for taught, steps in ((right, start.word_steps), (habits, start.habit_steps)):
+        phase = Phase(tokenizer, model, taught.respond, f"start {start.digest}", plan)
+        phase.run([plan.habit_lr] * steps, _silent)
     save(model, tokenizer, path)
 
 

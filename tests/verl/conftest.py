@@ -40,14 +40,14 @@ class Run:
         path = self.out / "metrics.jsonl"
         return len(path.read_bytes().splitlines()) if path.exists() else 0
 
-    def wait_for(self, steps: int, timeout: float = 900) -> None:
+    def wait_for(self, steps: int, timeout: float = 2400) -> None:
         end = time.monotonic() + timeout
         while self.steps < steps:
             assert self.process.poll() is None, self.said()
             assert time.monotonic() < end, self.said()
             time.sleep(0.2)
 
-    def finish(self, timeout: float = 900) -> int:
+    def finish(self, timeout: float = 2400) -> int:
         return self.process.wait(timeout)
 
     def said(self) -> str:

@@ -16,6 +16,11 @@ CLOSE = 1e-5
 WEIGHTS = 2e-4
 """The learning rate: where a gradient is all rounding, Adam's step may go either way."""
 COUNTS = ("replayed", "anchors")
+METHODS = {
+    1: ("grpo", "papo", "vppo", "calibrl", "off-pg-vaa", "off-sft-vaa", "vaa", "pivot"),
+    2: tuple(PRESETS),
+}
+"""By the number of ranks: all of them where it is harder."""
 
 
 @pytest.fixture(scope="module", params=[1, 2], ids=["one rank", "two ranks"])
@@ -28,12 +33,18 @@ def differences(request, tmp_path_factory):
     processes = []
     for rank in range(request.param):
         log = (folder / f"rank-{rank}.log").open("wb")
-        arguments = [str(rank), str(request.param), str(folder / "meeting"), str(out), *PRESETS]
+        arguments = [
+            str(rank),
+            str(request.param),
+            str(folder / "meeting"),
+            str(out),
+            *METHODS[request.param],
+        ]
         processes.append(
             subprocess.Popen([*command, *arguments], env=environment, stdout=log, stderr=subprocess.STDOUT)
         )
     try:
-        codes = [process.wait(timeout=900) for process in processes]
+        codes = [process.wait(timeout=3000) for process in processes]
     finally:
         for process in processes:
             process.kill()
@@ -49,8 +60,8 @@ def test_one_row_equal_lengths_and_no_image_do_not_crash(differences):
 
 
 def test_every_preset_gives_the_embedded_engines_numbers(differences):
-    assert differences.keys() == {*PRESETS, "odd batches"}
-    for method in PRESETS:
+    assert differences.keys() in [{*methods, "odd batches"} for methods in METHODS.values()]
+    for method in differences.keys() & PRESETS.keys():
         found = differences[method]
         apart = {name: v for name, v in found.items() if name not in (*COUNTS, "weights") and not v <= CLOSE}
         assert not apart, f"{method}: {apart}"
@@ -60,8 +71,8 @@ def test_every_preset_gives_the_embedded_engines_numbers(differences):
 
 def test_the_rows_reach_every_part(differences):
     """Replay, anchors, support, dependency and reference: a part that is never reached would prove nothing."""
-    for method, switches in PRESETS.items():
-        found = differences[method]
+    for method in differences.keys() & PRESETS.keys():
+        found, switches = differences[method], PRESETS[method]
         assert bool(found["replayed"]) == switches.replay, method
         assert bool(found["anchors"]) == switches.needs_anchors, method
         assert ("corrupted_logprobs_BT" in found) == switches.needs_corrupted, method

@@ -142,7 +142,7 @@ def _trainer(config: Config, cluster: ClusterOptions) -> dict[str, Any]:
         "data.train_batch_size": train.prompts_per_step,
         "data.max_prompt_length": config.rollout.max_prompt_tokens,
         "data.max_response_length": config.rollout.max_tokens,
-        "reward.num_workers": 1,
+        "reward.num_workers": 0,  # the driver's own verifier judges
         "transfer_queue.backend.SimpleStorage.num_data_storage_units": 1,
     }
 

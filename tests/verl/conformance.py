@@ -80,7 +80,7 @@ class Recording(Trainer):
 
     def _sample(self, prompts, step):
         found = super()._sample(prompts, step)
-        for index, responses in found:
+        for index, responses in found.items():
             drawn[step, prompts[index].prompt.id] = [_copy(response) for response in responses]
         return found
 

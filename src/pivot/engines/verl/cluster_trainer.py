@@ -4,7 +4,7 @@ driver; so do the draws, the verifier, the advantages and every statistic over t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -83,10 +83,10 @@ class ClusterTrainer(Trainer):
             known = self._outlines[prompt.id] = outline_of(self.policy, prompt)
         return known
 
-    def _sample(self, prompts: Sequence[EncodedPrompt], step: int) -> list[tuple[int, list[Response]]]:
+    def _sample(self, prompts: Sequence[EncodedPrompt], step: int) -> dict[int, list[Response]]:
         plan = self.plan
         order = Order(plan.responses, plan.sampling, (plan.seed, step), batch_tokens=plan.batch_tokens)
-        return list(self.elsewhere.rollouts.sample([encoded.prompt for encoded in prompts], order))
+        return dict(self.elsewhere.rollouts.sample([encoded.prompt for encoded in prompts], order))
 
     def _anchor(self, selection: Selection, step: int) -> AnchorScores:
         """What follows the rollouts of a step needs the ranks, and their memory."""
@@ -133,7 +133,8 @@ def build_cluster_trainer(
         policy=outline,
         reference=None,
         method=method,
-        plan=elsewhere.rollouts.plan(assembly.plan_of(config)),
+        # Ranks and replicas share their memory: nothing is scored beside a rollout.
+        plan=replace(elsewhere.rollouts.plan(assembly.plan_of(config)), overlap=False),
         sources=Sources(prompts, FreshStream(list(prompts), seed), buffer),
         gate=assembly.build_gate(config),
         judge=judge,

@@ -41,14 +41,31 @@ format: $(READY)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(READY)
+TRL := .venv-trl
+# The peer of the speed comparison. It cannot share an environment with verl, and does not need to share ours.
+$(TRL)/.ready: pyproject.toml tests/vllm/torchvision_on_cpu.py
+	@echo "Setting up $(TRL) (once; 1.5 GB)..."
+	@test -x $(TRL)/bin/python || $(PYTHON) -m venv $(TRL)
+	@$(TRL)/bin/python -m pip install -qq --disable-pip-version-check --upgrade "pip>=24"
+	@$(TRL)/bin/python -m pip install -qq --disable-pip-version-check torch==2.13.0
+	@$(TRL)/bin/python -m pip install -qq --disable-pip-version-check --no-deps torchvision==0.28.0
+	@$(TRL)/bin/python -m pip freeze | grep '^torch==' > $(TRL)/constraints.txt
+	@$(TRL)/bin/python -m pip install -qq --disable-pip-version-check --constraint $(TRL)/constraints.txt \
+		"trl==1.16.*" "transformers==5.19.*" "pillow>=10.4,<14" "jinja2>=3.1"
+	@cp tests/vllm/torchvision_on_cpu.py $(TRL)/lib/python3*/site-packages/
+	@echo "import torchvision_on_cpu" > $$(echo $(TRL)/lib/python3*/site-packages)/torchvision_on_cpu.pth
+	@touch $@
+
+bench: $(READY) $(TRL)/.ready
+	$(BIN)/python -m benchmarks.step
+	$(BIN)/python -m benchmarks.step --case natural
+	$(BIN)/python -m benchmarks.overhead
+	$(BIN)/python -m benchmarks.rollout
+	$(BIN)/python -m benchmarks.limit
+	$(BIN)/python -m benchmarks.scaling
 	$(BIN)/python -m benchmarks.head
 	$(BIN)/python -m benchmarks.verifier
 	$(BIN)/python -m benchmarks.buffer
-
-# About a day on two cores; stop it at any time, it goes on where it was.
-evidence: $(READY)
-	$(BIN)/pivot reproduce --jobs 2
 
 VLLM := .venv-vllm
 # vLLM's CPU build wants packages of its own; it never shares the environment above.

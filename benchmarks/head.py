@@ -1,10 +1,11 @@
-"""Memory and time of the language-model head: `token_statistics` in chunks against whole logits.
+"""Memory and time of the language-model head: `token_statistics` in chunks, whole logits, and TRL's fused head.
 
     python -m benchmarks.head [--tokens 4096 --vocabulary 151936 --hidden 2048 --repeats 3]
 
 Forward and backward of log-probability and entropy in float32. Each measurement is a process of its own and
-the two forms take turns. Memory is the peak resident set beyond the inputs and their gradients; time is given
-on the clock and as processor time, which other work on the machine disturbs less.
+the forms take turns; TRL's takes part where `.venv-trl` is (`make .venv-trl/.ready`). Memory is the peak resident set
+beyond the inputs and their gradients; time is given on the clock and as processor time, which other work on the
+machine disturbs less.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ import statistics
 import subprocess
 import sys
 import time
+from pathlib import Path
 
-FORMS = ("chunked", "whole")
+FORMS = ("chunked", "whole", "trl")
+PEER = Path(".venv-trl/bin/python")
 GIB = 2**30
 
 
@@ -35,25 +38,28 @@ def main() -> int:
     print(
         f"{args.tokens} tokens, vocabulary {args.vocabulary}, hidden size {args.hidden}, forward and backward"
     )
-    runs: dict[str, list[dict[str, float]]] = {form: [] for form in FORMS}
+    forms = [form for form in FORMS if form != "trl" or PEER.exists()]
+    runs: dict[str, list[dict[str, float]]] = {form: [] for form in forms}
     for repeat in range(args.repeats):
-        for form in FORMS:
+        for form in forms:
             run = in_subprocess(form, args.tokens, args.vocabulary, args.hidden)
             runs[form].append(run)
             seconds = f"{run['seconds']:7.1f} s, {run['cpu_seconds']:7.1f} s of processor time"
             print(f"  {repeat + 1}  {form:8} {run['gib']:6.2f} GiB  {seconds}", flush=True)
-    gib = {form: max(run["gib"] for run in runs[form]) for form in FORMS}
-    print(f"peak: chunked {gib['chunked']:.2f} GiB, whole {gib['whole']:.2f} GiB")
+    print("peak: " + ", ".join(f"{form} {max(run['gib'] for run in runs[form]):.2f} GiB" for form in forms))
     for clock in ("seconds", "cpu_seconds"):
-        chunked, whole = (statistics.median(run[clock] for run in runs[form]) for form in FORMS)
-        print(f"median {clock}: chunked {chunked:.1f}, whole {whole:.1f}, ratio {chunked / whole:.2f}")
+        middle = {form: statistics.median(run[clock] for run in runs[form]) for form in forms}
+        words = ", ".join(f"{form} {seconds:.1f}" for form, seconds in middle.items())
+        ratios = ", ".join(f"{middle['chunked'] / middle[form]:.2f} of {form}" for form in forms[1:])
+        print(f"median {clock}: {words}; chunked takes {ratios}")
     return 0
 
 
 def in_subprocess(form: str, tokens: int, vocabulary: int, hidden: int) -> dict[str, float]:
     """Measure in a fresh process, so that no earlier peak is counted."""
     sizes = ["--tokens", str(tokens), "--vocabulary", str(vocabulary), "--hidden", str(hidden)]
-    command = [sys.executable, "-m", "benchmarks.head", "--measure", form, *sizes]
+    python = str(PEER) if form == "trl" else sys.executable
+    command = [python, "-m", "benchmarks.head", "--measure", form, *sizes]
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
@@ -62,7 +68,7 @@ def measure(form: str, tokens: int, vocabulary: int, hidden: int) -> dict[str, f
     import torch  # here, so that the parent process stays small
 
     torch.manual_seed(0)
-    statistics_of = {"chunked": _chunked, "whole": _whole}[form]
+    statistics_of = {"chunked": _chunked, "whole": _whole, "trl": _trl}[form]
     warm_up = (torch.randn(8, hidden), torch.randn(64, hidden), torch.randint(64, (8,)))
     _forward_backward(statistics_of, *warm_up)
     hidden_ND, weight_VD = torch.randn(tokens, hidden), torch.randn(vocabulary, hidden).mul_(hidden**-0.5)
@@ -94,6 +100,16 @@ def _whole(hidden_ND, weight_VD, targets_N):
     logprobs_NV = (hidden_ND @ weight_VD.T).log_softmax(dim=-1)
     entropy_N = -(logprobs_NV.exp() * logprobs_NV).sum(dim=-1)
     return logprobs_NV.gather(1, targets_N[:, None])[:, 0], entropy_N
+
+
+def _trl(hidden_ND, weight_VD, targets_N):
+    from trl.kernels import ChunkedLogProbFunction
+    from trl.trainer.utils import _CHUNKED_LOGPROB_CHUNK_SIZE
+
+    found = ChunkedLogProbFunction.apply(
+        hidden_ND, weight_VD, None, targets_N, 1.0, _CHUNKED_LOGPROB_CHUNK_SIZE, None, 1.0, ("entropy",)
+    )
+    return found[:2]
 
 
 def _peak_bytes() -> int:

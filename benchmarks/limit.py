@@ -1,0 +1,80 @@
+"""How near scoring and training come to what the machine's matrix products can do.
+
+    python -m benchmarks.limit [--rounds 7]
+
+FLOPs of a corrupted-image pass and of an update (forward and backward) on 16 prompts x 8 responses, counted by torch,
+over their time; against a product of two 2,048 x 2,048 matrices in float32, in turns and on the same threads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from statistics import median
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from benchmarks.turns import machine
+from benchmarks.world import make_trainer
+
+SIZE = 2048
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--threads", type=int, default=1)
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    works = {"matrix product": _product(), **_passes(args.threads)}
+    flops = {name: _count(work) for name, work in works.items()}
+    speeds: dict[str, list[float]] = {name: [] for name in works}
+    for _ in range(args.rounds):
+        for name, work in works.items():
+            start = time.perf_counter()
+            work()
+            speeds[name].append(flops[name] / (time.perf_counter() - start))
+    print(f"{machine()}; {args.threads} thread(s), {args.rounds} rounds")
+    for name, found in speeds.items():
+        shares = sorted(a / b for a, b in zip(found, speeds["matrix product"], strict=True))
+        share = f"{100 * median(shares):.0f}% ({100 * shares[0]:.0f}-{100 * shares[-1]:.0f})"
+        print(
+            f"{name:15} {flops[name] / 1e9:6.1f} GFLOP  {median(found) / 1e9:6.1f} GFLOP/s  {share} of the product"
+        )
+    return 0
+
+
+def _product() -> Callable[[], object]:
+    a, b = torch.randn(SIZE, SIZE), torch.randn(SIZE, SIZE)
+    return lambda: a @ b
+
+
+def _passes(threads: int) -> dict[str, Callable[[], object]]:
+    """One scored batch that is scored and trained on again and again."""
+    trainer = make_trainer("vppo", "fixed", f"train.threads={threads}", "train.overlap=false")
+    selection = trainer._open(1)
+    groups = trainer._roll_out(selection.next_visits(), selection)
+    trainer._verify(groups)
+    selection.observe(groups)
+    batch = trainer._batch(selection.kept, 1)
+    trainer._score(batch, 1)
+    allocation = trainer._allocate(batch)
+
+    def score() -> None:
+        trainer.policy.forget_features()
+        trainer.scorer.score(batch.units, 1, "corrupted")
+
+    return {"scoring": score, "training": lambda: trainer.updater.update(batch, allocation)}
+
+
+def _count(work: Callable[[], object]) -> float:
+    with FlopCounterMode(display=False) as counter:
+        work()
+    return counter.get_total_flops()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,93 @@
+"""The peer's side: TRL's own GRPOTrainer with the DAPO loss, one training step a turn. Runs in `.venv-trl`.
+
+    .venv-trl/bin/python -m benchmarks.peer_trl WORK.json --case fixed --micro-batch 32
+
+Nothing of it is changed: a callback waits before a step and reports after it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset, Image
+from transformers import TrainerCallback
+from trl import GRPOConfig, GRPOTrainer
+
+from benchmarks.turns import Stage
+
+CASES = {"fixed": (48, 48), "natural": (96, 0)}
+PROMPTS, RESPONSES = 16, 8
+
+
+class Turns(TrainerCallback):
+    """Waits for a turn at the beginning of a step, answers at its end, and ends training when no turn comes."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if not self.stage.wait():
+            raise EndOfTurns
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.stage.answer(groups=PROMPTS)
+
+
+class EndOfTurns(Exception):
+    """The comparison is over."""
+
+
+def parity(completions: list[Any], **_: Any) -> list[float]:
+    texts = [completion[0]["content"] for completion in completions]
+    return [float(sum(text.encode()) % 2) for text in texts]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("work", type=Path)
+    parser.add_argument("--case", choices=CASES, default="fixed")
+    parser.add_argument(
+        "--micro-batch", type=int, default=32, help="responses in a forward and backward pass"
+    )
+    parser.add_argument("--threads", type=int, default=1)
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    work = json.loads(args.work.read_text())
+    rows = [
+        {
+            "prompt": [{"role": "system", "content": r["system"]}, {"role": "user", "content": r["user"]}],
+            "image": r["image"],
+        }
+        for r in work["rows"]
+    ]
+    data = Dataset.from_list(rows).cast_column("image", Image())
+    max_tokens, min_tokens = CASES[args.case]
+    accumulation = PROMPTS * RESPONSES // args.micro_batch
+    with tempfile.TemporaryDirectory() as scratch:
+        config = GRPOConfig(
+            output_dir=scratch, use_cpu=True, bf16=False, max_steps=10_000, learning_rate=1e-7,
+            per_device_train_batch_size=args.micro_batch, gradient_accumulation_steps=accumulation,
+            steps_per_generation=accumulation, num_generations=RESPONSES, max_completion_length=max_tokens,
+            generation_kwargs={"min_new_tokens": min_tokens} if min_tokens else None,
+            loss_type="dapo", beta=0.0, epsilon_high=0.28, temperature=1.0, gradient_checkpointing=False,
+            save_strategy="no", logging_steps=10_000, report_to=[], disable_tqdm=True,
+        )  # fmt: skip
+        trainer = GRPOTrainer(
+            model=work["model"], reward_funcs=parity, args=config, train_dataset=data,
+            callbacks=[Turns(Stage())],
+        )  # fmt: skip
+        try:
+            trainer.train()
+        except EndOfTurns:
+            return 0
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,132 @@
+"""The work that contenders share: the shipped tiny model, 64 procedural prompts, and how they are rewarded."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pivot import recipes
+from pivot.config import apply_settings
+from pivot.experience import StoredResponse
+from pivot.method import preset
+from pivot.policy.loading import resolve_model
+from pivot.tasks.template import SYSTEM, user_text
+from pivot.train import assembly
+from pivot.train.clock import PhaseClock
+from pivot.train.data import training_prompts
+from pivot.train.trainer import Trainer
+from pivot.types import Prompt, Reward
+
+NUM_PROMPTS = 64
+CASES = {"fixed": (48, 48), "natural": (96, 0)}
+"""Name -> most and fewest tokens of a response."""
+
+
+def parity(completions: Sequence[Any], **_: Any) -> list[float]:
+    """Half of all responses are right, in a way that no training changes: the work stays the same from turn to turn."""
+    texts = [text if isinstance(text, str) else text[0]["content"] for text in completions]
+    return [float(sum(text.encode()) % 2) for text in texts]
+
+
+@dataclass(frozen=True)
+class Work:
+    """The size of a step's work; the defaults are those of the comparison with the peer."""
+
+    prompts: int = 16
+    responses: int = 8
+    tokens: int | None = None
+    """Of every response; None: as the case says."""
+    image_side: int | None = None
+    """Pixels to which images are enlarged; None: as they are drawn."""
+    vocabulary: int | None = None
+    """Rows to which the embedding is enlarged; None: as it is."""
+
+
+def make_trainer(method: str, case: str, *settings: str, work: Work | None = None) -> Trainer:
+    """A trainer on the shared work; its weights hardly move."""
+    work = work or Work()
+    max_tokens, min_tokens = CASES[case] if work.tokens is None else (work.tokens, work.tokens)
+    config = apply_settings(
+        replace(recipes.get("tiny"), method=preset(method)),
+        [
+            f"train.prompts_per_step={work.prompts}", f"train.minibatch_prompts={work.prompts}", "train.lr=1e-7",
+            f"rollout.responses={work.responses}", f"rollout.max_tokens={max_tokens}",
+            "rollout.max_prompt_tokens=4096", f"data.size={NUM_PROMPTS}", "method.warmup_share=0", *settings,
+        ],
+    )  # fmt: skip
+    judge = _ParityJudge() if case == "fixed" else assembly.build_judge(config)
+    policy = assembly.load_model(config)
+    if work.vocabulary:
+        policy.model.resize_token_embeddings(work.vocabulary, mean_resizing=False)
+    prompts = training_prompts(config).by_id
+    if work.image_side:
+        prompts = {name: _enlarged(prompt, work.image_side) for name, prompt in prompts.items()}
+    trainer = assembly.build_trainer(config, policy, prompts, judge, PhaseClock())
+    sampling = replace(trainer.plan.sampling, min_tokens=min_tokens)
+    trainer.plan = replace(trainer.plan, sampling=sampling)
+    if trainer.method.replay:
+        remember(trainer)
+    return trainer
+
+
+def remember(trainer: Trainer) -> None:
+    """Fill the buffer as a run does in its first epoch, so that replay and anchors are at work from the first turn.
+
+    Where the length is fixed no response ends by itself; they count as ended here.
+    """
+    selection = trainer._open(0)
+    selection.num_fresh, selection.num_replayed = len(trainer.sources.prompts), 0
+    for group in trainer._roll_out(selection.next_visits(), selection):
+        trainer._verify([group])
+        good = [r for r in group.responses if r.reward and r.reward.correct]
+        stored = [StoredResponse(token_ids=r.token_ids_T.numpy()) for r in good]
+        trainer.sources.buffer.record(
+            group.prompt.id,
+            num_correct=len(good),
+            num_responses=len(group.responses),
+            responses=stored,
+            step=0,
+        )
+    trainer.policy.forget_features()
+
+
+def write_for_peer(folder: Path) -> Path:
+    """The same prompts and images as files: rows of text and image, and where the model is."""
+    config = apply_settings(recipes.get("tiny"), [f"data.size={NUM_PROMPTS}"])
+    rows = []
+    for index, prompt in enumerate(training_prompts(config).by_id.values()):
+        path = folder / f"{index}.png"
+        prompt.images[0].open().save(path)
+        question = prompt.question.replace("<image>", "")
+        rows.append({"system": SYSTEM, "user": user_text(question), "image": str(path)})
+    work = folder / "work.json"
+    work.write_text(json.dumps({"model": resolve_model("tiny"), "rows": rows}))
+    return work
+
+
+@dataclass(frozen=True)
+class _Enlarged:
+    """An image at another size."""
+
+    image: Any
+    side: int
+
+    def open(self) -> Any:
+        return self.image.open().resize((self.side, self.side))
+
+
+def _enlarged(prompt: Prompt, side: int) -> Prompt:
+    return replace(prompt, images=tuple(_Enlarged(image, side) for image in prompt.images))
+
+
+class _ParityJudge:
+    """`parity` in this process: judging is not what is measured here."""
+
+    def judge(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> list[Reward]:
+        return [Reward(value, 1.0, "correct" if value else "wrong") for value in parity(responses)]
+
+    def close(self) -> None:
+        pass

@@ -10,7 +10,7 @@ READY := $(VENV)/.ready
 export OMP_WAIT_POLICY ?= PASSIVE
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: setup run test check format bench evidence test-vllm clean
+.PHONY: setup run test check format bench soak evidence test-vllm clean
 
 setup: $(READY)
 
@@ -66,6 +66,10 @@ bench: $(READY) $(TRL)/.ready
 	$(BIN)/python -m benchmarks.head
 	$(BIN)/python -m benchmarks.verifier
 	$(BIN)/python -m benchmarks.buffer
+
+# Kills, load and fuzzing at length (docs/reliability.md); about ten minutes on two cores.
+soak: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -s -p no:xdist tests/faults/soak_*.py
 
 VLLM := .venv-vllm
 # vLLM's CPU build wants packages of its own; it never shares the environment above.

@@ -75,7 +75,7 @@ class TrainerServer:
         return self.run("train", "--config", file, "--out", out, "--no-report", **faults)
 
     def resume(self, out: Path, **faults: object) -> Ended:
-        return self.run("train", "--resume", out, "--no-report", **faults)
+        return self.run("train", "--resume", out, "--no-report", point_step=1, **faults)
 
     def _reply(self, patience: float):
         ready, _, _ = select.select([self._process.stdout], [], [], patience)

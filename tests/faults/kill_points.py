@@ -1,9 +1,11 @@
 """Where a trainer can be made to kill itself with SIGKILL: every place at which something half done could be left.
 
-A point acts in the second step that its process makes, so that each process finishes a step before it dies.
+A point acts from a given step of its process on: the second of a new run, which so has a checkpoint, the first of a
+resumed one.
 """
 
 import functools
+import gc
 import os
 import shutil
 import signal
@@ -18,21 +20,27 @@ from pivot.tasks.judge import VerifierJudge
 from pivot.train import checkpoint, loop, scoring, state, trainer, update
 from pivot.train.optimizer import MasterAdamW
 from pivot.train.run_folder import RunFolder
+from pivot.train.stopping import Stopping
 
 _steps_begun = 0
 
 
-def kill_at(point: str) -> None:
-    """Die at one point of `POINTS`."""
-    _arm(point, _die)
+def kill_at(point: str, step: int) -> None:
+    """Die at one point of `POINTS`, in the process's `step`-th step or later."""
+    _arm(point, step, _die)
 
 
-def hang_at(point: str) -> None:
+def hang_at(point: str, step: int) -> None:
     """Stay at one point of `POINTS` for an hour; only a signal leads out of there."""
-    _arm(point, _hang)
+    _arm(point, step, _hang)
 
 
-def _arm(point: str, act: Callable[[str], None]) -> None:
+def pause_at(point: str, step: int) -> None:
+    """Stay at one point of `POINTS` until a signal has come, then go on."""
+    _arm(point, step, _pause)
+
+
+def _arm(point: str, step: int, act: Callable[[str], None]) -> None:
     begin = trainer.Trainer.step
 
     def counted(self):
@@ -41,19 +49,24 @@ def _arm(point: str, act: Callable[[str], None]) -> None:
         return begin(self)
 
     trainer.Trainer.step = counted
-    POINTS[point](functools.partial(act, point))
+    POINTS[point](lambda: act(point) if _steps_begun >= step else None)
 
 
 def _die(point: str) -> None:
-    if _steps_begun >= 2:
-        os.write(2, f"killed at: {point}\n".encode())
-        os.kill(os.getpid(), signal.SIGKILL)
+    os.write(2, f"killed at: {point}\n".encode())
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _hang(point: str) -> None:
-    if _steps_begun >= 2:
-        os.write(2, f"hanging at: {point}\n".encode())
-        time.sleep(3600)
+    os.write(2, f"hanging at: {point}\n".encode())
+    time.sleep(3600)
+
+
+def _pause(point: str) -> None:
+    (stopping,) = [found for found in gc.get_objects() if isinstance(found, Stopping)]
+    os.write(2, f"pausing at: {point}\n".encode())
+    while not stopping:
+        time.sleep(0.01)
 
 
 Die = Callable[[], None]

@@ -11,7 +11,7 @@ from pivot.train.checkpoint import CheckpointStore
 pytestmark = pytest.mark.xdist_group("trainer-server")
 
 SETTINGS = (
-    "train.steps=12",
+    "train.steps=6",
     "train.prompts_per_step=2",
     "train.minibatch_prompts=1",
     "rollout.max_tokens=40",
@@ -21,7 +21,7 @@ SETTINGS = (
     "checkpoint.every=1",
 )
 ROUNDS = [list(POINTS)[0::2], list(POINTS)[1::2]]
-"""Every point once, in two runs: a run of 12 steps dies 8 or 9 times."""
+"""Every point once, in two runs: a run of 6 steps dies 8 or 9 times."""
 
 
 @pytest.fixture(scope="module")

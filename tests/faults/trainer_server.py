@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from kill_points import hang_at, kill_at
+from kill_points import hang_at, kill_at, pause_at
 
 import pivot.train.loop  # noqa: F401 - imported once, for all that are forked
 from pivot.cli import main
@@ -30,9 +30,13 @@ class Order:
     arguments: list[str]
     patience: float
     kill_point: str | None = None
-    """SIGKILL itself at this point of kill_points.py, in the second step that the process makes."""
+    """SIGKILL itself at this point of kill_points.py."""
     hang_point: str | None = None
-    """Stop working at this point, in the second step."""
+    """Stop working at this point."""
+    pause_point: str | None = None
+    """Stay at this point until a signal has come."""
+    point_step: int = 2
+    """The step of the process from which on a point acts."""
     signals: tuple[tuple[str, str], ...] = ()
     """(signal, words): each is sent when the trainer has said the words, one after the other."""
     kill_after: float | None = None
@@ -67,9 +71,11 @@ def be_trainer(order: Order, log: int) -> None:
             _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
             resource.setrlimit(resource.RLIMIT_FSIZE, (order.largest_file, hard))
         if order.kill_point is not None:
-            kill_at(order.kill_point)
+            kill_at(order.kill_point, order.point_step)
         if order.hang_point is not None:
-            hang_at(order.hang_point)
+            hang_at(order.hang_point, order.point_step)
+        if order.pause_point is not None:
+            pause_at(order.pause_point, order.point_step)
         code = main(order.arguments)
     finally:
         sys.stdout.flush()

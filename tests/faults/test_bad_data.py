@@ -1,6 +1,8 @@
 """A data set with every kind of bad and odd row: named or used, and the training over it goes on."""
 
 import json
+import struct
+import zlib
 from io import BytesIO
 
 from fault_harness import repeatable_rows
@@ -8,13 +10,21 @@ from PIL import Image
 
 from pivot.train.loop import train
 
-Image.MAX_IMAGE_PIXELS = None
-
 
 def encode(image: Image.Image, kind: str = "PNG", **options: object) -> bytes:
     buffer = BytesIO()
     image.save(buffer, kind, **options)
     return buffer.getvalue()
+
+
+def claimed(width: int, height: int) -> bytes:
+    """A PNG of a few bytes that says it is this large."""
+
+    def chunk(name: bytes, body: bytes) -> bytes:
+        return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
+
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
+    return b"\x89PNG\r\n\x1a\n" + head + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
 
 
 def odd_images() -> dict[str, bytes]:
@@ -39,7 +49,8 @@ def bad_images() -> dict[str, bytes]:
         "empty": b"",
         "truncated": encode(Image.new("RGB", (60, 60)))[:-30],
         "text": b"not an image",
-        "huge": encode(Image.new("1", (20_000, 20_000))),
+        "huge": claimed(20_000, 20_000),
+        "bomb": claimed(65_000, 65_000),
         "strip": encode(Image.new("L", (20_000, 40))),
     }
 

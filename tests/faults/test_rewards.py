@@ -122,7 +122,13 @@ def test_rewards_that_are_not_finite_stop_a_run_after_some_steps(tmp_path, small
 
 
 def test_one_infinite_reward_costs_one_step_and_its_prompt_is_named(tmp_path, small_config, capsys):
-    config = small_config("pivot", "reward.function=fault_rewards:infinite_once", "rollout.max_tokens=24")
+    # Without a filter and without replay there is one round, so one call, a step.
+    config = small_config(
+        "dapo",
+        "reward.function=fault_rewards:infinite_once",
+        "rollout.max_tokens=24",
+        "method.dynamic_sampling=false",
+    )
     assert train(config, tmp_path / "run").finished
     rows = repeatable_rows(tmp_path / "run")
     assert [row["optim/skipped_updates"] for row in rows] == [0, 1, 0]

@@ -1,10 +1,13 @@
 """SIGINT and SIGTERM: the step is finished or abandoned, what is good is kept, and it takes a bounded time."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 from fault_harness import differences, newest_checkpoint, repeatable_rows
 
+from pivot.train import stopping
 from pivot.train.checkpoint import find_damage
 
 pytestmark = pytest.mark.xdist_group("trainer-server")
@@ -86,3 +89,26 @@ def test_before_the_first_step_there_is_nothing_to_finish(server, small_config, 
     assert ended.code == 3, ended.said
     assert not (run / "metrics.jsonl").exists()
     assert status(run)["status"] == "stopped"
+
+
+STUBBORN = """
+import os, runpy, signal, sys, time
+names = runpy.run_path(sys.argv[1])
+names["Stopping"].__enter__.__globals__["LAST_SECONDS"] = 0.2
+with names["Stopping"](0.2) as stopping:
+    stopping.stepping = True
+    os.kill(os.getpid(), signal.SIGTERM)
+    while True:
+        try:
+            time.sleep(600)
+        except BaseException as swallowed:
+            print(type(swallowed).__name__, flush=True)
+"""
+
+
+def test_something_that_does_not_let_go_cannot_keep_the_process_alive():
+    """A library that swallows every exception, say."""
+    ended = subprocess.run(
+        [sys.executable, "-c", STUBBORN, stopping.__file__], capture_output=True, text=True, timeout=120
+    )
+    assert (ended.returncode, ended.stdout) == (3, "Stopped\n")

@@ -19,6 +19,7 @@ from kill_points import hang_at, kill_at, pause_at
 
 import pivot.train.loop  # noqa: F401 - imported once, for all that are forked
 from pivot.cli import main
+from pivot.tasks.reward_worker import die_with_parent
 
 torch.set_num_threads(1)
 
@@ -62,6 +63,7 @@ def fulfil(order: Order) -> dict[str, object]:
 
 def be_trainer(order: Order, log: int) -> None:
     os.setsid()
+    die_with_parent()  # a test that is broken off leaves no trainer behind
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(log, 1)
     os.dup2(log, 2)

@@ -28,7 +28,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
-    _die_with_parent()
+    die_with_parent()
     # The function's own input and output must not mix with the frames.
     calls, replies = os.dup(0), os.dup(1)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -82,7 +82,7 @@ def _send(descriptor: int, message: dict[str, Any]) -> None:
         rest = rest[os.write(descriptor, rest) :]
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     """A function that never returns would never see that its input has ended."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -67,6 +67,10 @@ bench: $(READY) $(TRL)/.ready
 	$(BIN)/python -m benchmarks.verifier
 	$(BIN)/python -m benchmarks.buffer
 
+# About a day on two cores; stop it at any time, it goes on where it was.
+evidence: $(READY)
+	$(BIN)/pivot reproduce --jobs 2
+
 # Kills, load and fuzzing at length (docs/reliability.md); about ten minutes on two cores.
 soak: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -s -p no:xdist tests/faults/soak_*.py

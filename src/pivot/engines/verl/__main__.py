@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+import threading
+import time
+
+from pivot.engines.verl.files import PARENT
 
 
 def main() -> int:
@@ -19,8 +25,22 @@ def main() -> int:
             file=sys.stderr,
         )
         return 2
+    end_with_parent()
     main_ppo()
     return 0
+
+
+def end_with_parent() -> None:
+    """A run whose terminal was killed must not go on unseen: it ends, and can be resumed."""
+    parent = int(os.environ.get(PARENT, "0"))
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1.0)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    if parent:
+        threading.Thread(target=watch, daemon=True).start()
 
 
 if __name__ == "__main__":

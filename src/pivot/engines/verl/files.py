@@ -1,5 +1,7 @@
-"""Files of a run's folder that only a cluster run has."""
+"""Files of a run's folder that only a cluster run has, and what its processes know of each other."""
 
+PARENT = "PIVOT_PARENT"
+"""Environment: the process that `pivot train` was typed into."""
 CLUSTER = "cluster.json"
 """How the run is spread; what `--resume` starts it with."""
 STOP = "stop"

@@ -22,7 +22,7 @@ from typing import Any, TextIO
 from pivot.config import Config, from_dict, to_dict
 from pivot.durable import write_json
 from pivot.engines.verl.compose import ClusterOptions, Launch, compose
-from pivot.engines.verl.files import CLUSTER, LOG, PROGRESS, STOP
+from pivot.engines.verl.files import CLUSTER, LOG, PARENT, PROGRESS, STOP
 from pivot.engines.verl.requirements import check_environment, check_machine, check_supported
 from pivot.errors import UserError
 from pivot.train.loop import RunResult
@@ -86,7 +86,7 @@ def _run(config: Config, out: Path, cluster: ClusterOptions, *, resume: bool, qu
         launch = compose(config, cluster, out, resume=resume, temporary=temporary)
         child = _Child(launch, out, config.checkpoint.stop_seconds, quiet)
         if cluster.address is None:
-            child.secret = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+            child.private |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
         code = child.wait()
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -124,8 +124,8 @@ class _Child:
     asked: list[signal.Signals] = field(default_factory=list)
     abandoned: str | None = None
     """Why the last step was not waited for."""
-    secret: dict[str, str] = field(default_factory=dict)
-    """By which the processes of a local Ray know each other; without it Ray would leave one in the home folder."""
+    private: dict[str, str] = field(default_factory=lambda: {PARENT: str(os.getpid())})
+    """Whom to end with, and the word by which a local Ray's processes know each other: Ray would leave one at home."""
     _deadline: float | None = None
 
     def wait(self) -> int:
@@ -136,7 +136,7 @@ class _Child:
             progress.seek(0, os.SEEK_END)
             process = subprocess.Popen(
                 self.launch.command,
-                env={**os.environ, **self.launch.environment, **self.secret},
+                env={**os.environ, **self.launch.environment, **self.private},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

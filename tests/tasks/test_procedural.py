@@ -163,26 +163,6 @@ def test_dataset_refuses_an_unknown_level():
         procedural.dataset("train", 3, difficulty=9)
 
 
-def test_a_variant_of_a_split_has_its_pictures_and_another_share_of_typical_answers():
-    def typical(split: str) -> float:
-        scenes = [procedural.scene(task, split, index) for task in TASKS for index in range(120)]
-        return sum(scene.answer == scene.typical_answer for scene in scenes) / len(scenes)
-
-    assert typical("train@70") > typical("train") + 0.25
-    assert typical("train@0") < typical("train") - 0.1
-    prompt = procedural.make("angle", "train@70", 3)
-    assert prompt.id == "angle/train@70/3"
-    assert prompt.answer in procedural.solution(prompt)
-    shown = {fingerprint(procedural.make("count", "test@70", index)) for index in range(200)}
-    assert shown.isdisjoint(fingerprint(procedural.make("count", "train@70", index)) for index in range(200))
-
-
-@pytest.mark.parametrize("split", ["train@", "train@101", "ood@70", "train@x", "nothing@70"])
-def test_a_variant_that_makes_no_sense_is_refused(split):
-    with pytest.raises(UserError, match="is unknown"):
-        procedural.scene("angle", split, 0)
-
-
 @pytest.mark.parametrize("task", TASKS)
 def test_filler_words_can_be_left_out_or_doubled(task):
     """The same percepts, working and answer, in fewer or more words."""

@@ -21,7 +21,7 @@ from pivot.reproduce.kinds import KINDS, ORIGINS, origin, token_kinds
 from pivot.reproduce.plan import Measure, World
 from pivot.tasks import procedural
 from pivot.tasks.judge import Judge, VerifierJudge
-from pivot.train.assembly import evaluation_sampling
+from pivot.train.assembly import build_judge, evaluation_sampling
 from pivot.train.batching import Packing
 from pivot.train.scoring import Scorer, response_means
 from pivot.types import Prompt
@@ -50,12 +50,15 @@ def measure_model(policy: Policy, config: Config, world: World, settings: Measur
         for name, split in splits.items()
     }
     sampler = _Sampler(policy, config, judge)
+    # Right and wrong as training sees it, which a world's own reward may see differently.
+    own = judge if config.reward.function is None else build_judge(config)
     try:
         graded = {name: sampler.sample(chosen, settings.samples) for name, chosen in prompts.items()}
         graded["blank"] = sampler.sample(prompts["test"], settings.samples, blank=True)
-        looks = look(sampler, prompts["test"][: settings.looked_at])
+        looks = look(_Sampler(policy, config, own), prompts["test"][: settings.looked_at])
     finally:
         judge.close()
+        own.close()
     return Measured({name: summarise(found) for name, found in graded.items()}, looks, graded)
 
 

@@ -36,11 +36,7 @@ TASKS: dict[str, type[Scene]] = {
 """Task -> its scenes. A new task is one file and one line here."""
 
 SPLITS = ("pretrain", "train", "validation", "test", "ood")
-"""`pretrain` made the shipped checkpoints, so that no later split was ever seen by them.
-
-`train@70` is a variant of `train` in which 70 problems of 100 have their level's typical answer by decree; its
-pictures belong to `train` too.
-"""
+"""`pretrain` made the shipped checkpoints, so that no later split was ever seen by them."""
 
 TYPICAL_SHARE = 0.3
 """Of in-domain problems that have the level's typical answer by decree; out of domain there are none."""
@@ -79,17 +75,16 @@ def make(task: str, split: str, index: int) -> Prompt:
 def scene(task: str, split: str, index: int) -> Scene:
     """The structured problem behind `make`: its picture, percepts and working."""
     _check(task, split)
-    family, typical_share = _family(split)
     if index < 0:
         raise UserError(f"index {index} of {task}/{split} is negative: problems are numbered from 0.")
     rng = random.Random(_digest("problem", task, split, str(index)))
-    level, ood = LEVELS[index % len(LEVELS)], family == "ood"
-    wants_typical = not ood and rng.random() < typical_share
+    level, ood = LEVELS[index % len(LEVELS)], split == "ood"
+    wants_typical = not ood and rng.random() < TYPICAL_SHARE
     while True:
         problem = TASKS[task].draw(rng, level, ood=ood)
         if wants_typical and problem.answer != problem.typical_answer:
             continue
-        if ood or _SPLIT_BY_TENTH[_digest("picture", repr(problem.picture)) % 10] == family:
+        if ood or _SPLIT_BY_TENTH[_digest("picture", repr(problem.picture)) % 10] == split:
             return problem
 
 
@@ -125,7 +120,7 @@ def shortcut(prompt: Prompt) -> str:
 
 def _parse(prompt_id: str) -> tuple[str, str, int]:
     parts = prompt_id.split("/")
-    if len(parts) != 3 or parts[0] not in TASKS or not _is_split(parts[1]) or not parts[2].isdecimal():
+    if len(parts) != 3 or parts[0] not in TASKS or parts[1] not in SPLITS or not parts[2].isdecimal():
         raise UserError(
             f"prompt {prompt_id!r} is not a procedural one: expected an id such as angle/train/17."
         )
@@ -135,19 +130,8 @@ def _parse(prompt_id: str) -> tuple[str, str, int]:
 def _check(task: str, split: str) -> None:
     if task not in TASKS:
         raise UserError(f"task {task!r} is unknown: choose among {', '.join(TASKS)}.")
-    if not _is_split(split):
+    if split not in SPLITS:
         raise UserError(f"split {split!r} is unknown: choose among {', '.join(SPLITS)}.")
-
-
-def _is_split(name: str) -> bool:
-    family, at, share = name.partition("@")
-    return family in SPLITS and (not at or (family != "ood" and share.isdecimal() and int(share) <= 100))
-
-
-def _family(split: str) -> tuple[str, float]:
-    """The split whose pictures it has, and the share of typical answers."""
-    family, at, share = split.partition("@")
-    return family, int(share) / 100 if at else TYPICAL_SHARE
 
 
 def _digest(*words: str) -> int:

@@ -1,0 +1,23 @@
+"""A reward that wrong percepts can hit, for the world in which they often do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pivot.tasks.verifier import last_box
+
+MODULUS = 3
+"""Of the remainder that must agree: about one wrong answer of three is rewarded, whatever the task's range."""
+
+
+def same_remainder(completions: Sequence[str], answer: Sequence[str], **columns: object) -> list[float]:
+    """1 where the boxed number and the answer leave the same remainder by three: right answers, and luck."""
+    return [_reward(text, int(truth)) for text, truth in zip(completions, answer, strict=True)]
+
+
+def _reward(text: str, truth: int) -> float:
+    box = last_box(text)
+    given = "" if box is None else box.content.strip()
+    return float(
+        given.isascii() and given.isdecimal() and len(given) < 10 and (int(given) - truth) % MODULUS == 0
+    )

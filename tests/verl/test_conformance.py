@@ -13,6 +13,8 @@ from pivot.method import PRESETS
 pytest.importorskip("verl")
 HERE = Path(__file__).parent
 CLOSE = 1e-5
+QUOTIENTS = {"support_BT": 3e-5, "utility_BT": 3e-5}
+"""c = 1 - q/p, and U from it, inherit the rounding of two log-probs, each of which may be 1e-5 off."""
 WEIGHTS = 2e-4
 """The learning rate: where a gradient is all rounding, Adam's step may go either way."""
 COUNTS = ("replayed", "anchors")
@@ -63,7 +65,8 @@ def test_every_preset_gives_the_embedded_engines_numbers(differences):
     assert differences.keys() in [{*methods, "odd batches"} for methods in METHODS.values()]
     for method in differences.keys() & PRESETS.keys():
         found = differences[method]
-        apart = {name: v for name, v in found.items() if name not in (*COUNTS, "weights") and not v <= CLOSE}
+        compared = {name: v for name, v in found.items() if name not in (*COUNTS, "weights")}
+        apart = {name: v for name, v in compared.items() if not v <= QUOTIENTS.get(name, CLOSE)}
         assert not apart, f"{method}: {apart}"
         assert {"clean_logprobs_BT", "entropy_BT", "advantage_BT", "loss/total", "grad_norm"} <= found.keys()
         assert found["weights"] <= WEIGHTS, method

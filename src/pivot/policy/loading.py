@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -78,7 +79,7 @@ def load_outline(folder: Path, options: ModelOptions | None = None) -> Policy:
         model = AutoModelForImageTextToText.from_config(AutoConfig.from_pretrained(path))
         tokenizer = AutoTokenizer.from_pretrained(path)
         processor = ImageProcessor.from_pretrained(path)
-    if (folder / "generation_config.json").is_file():
+    with suppress(OSError):  # not every model has one
         model.generation_config = GenerationConfig.from_pretrained(path)
     _limit_images(processor, options or ModelOptions())
     return Policy(model, tokenizer, PromptEncoder(model, tokenizer, processor))

@@ -105,7 +105,7 @@ class Rank:
         first = distributed.get_rank() == 0
         weights: dict[str, Tensor] = {}
         for name, weight in self.policy.model.state_dict().items():
-            whole = weight.full_tensor() if isinstance(weight, DTensor) else weight
+            whole = _gathered(weight)
             if first:
                 weights[name] = whole.detach().to("cpu", self.dtype, copy=True)
         if first:
@@ -168,6 +168,15 @@ class Rank:
 def _add(terms: dict[str, float], values: dict[str, Tensor]) -> None:
     for name, value in values.items():
         terms[name] = max(terms[name], float(value)) if name in MAXIMA else terms[name] + float(value)
+
+
+def _gathered(weight: Any) -> Tensor:
+    """The whole of a shard; between steps verl may have moved it to the CPU, out of NCCL's reach."""
+    if not isinstance(weight, DTensor):
+        return weight
+    device: Any = torch.cuda.current_device() if torch.cuda.is_available() else "cpu"
+    moved: Any = weight.to(device)
+    return moved.full_tensor()
 
 
 def _anywhere(flag: bool) -> bool:

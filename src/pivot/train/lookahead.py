@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
 from pivot.method import Method
@@ -61,7 +62,9 @@ class Lookahead:
                 self._corrupt_ahead(kept, encoded, step)
             yield
         else:
-            with ThreadPoolExecutor(max_workers=1) as pool:
+            # A new thread would bring as many threads of its own as there are cores, and round otherwise.
+            same = {"initializer": torch.set_num_threads, "initargs": (torch.get_num_threads(),)}
+            with ThreadPoolExecutor(max_workers=1, **same) as pool:
                 running = [
                     pool.submit(self._rate, visits, encoded, step),
                     pool.submit(self._corrupt_ahead, kept, encoded, step),

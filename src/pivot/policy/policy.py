@@ -189,7 +189,7 @@ class Policy:
             assert shares_prefixes(self.model), "tree rows need the attention of policy/shared_prefix.py"
             inputs["shared_prefix"] = rows.shared_prefix
         hidden_RLD = self.hidden(inputs, rows.position_ids_3RL, None)
-        return hidden_RLD.flatten(0, 1)[rows.predictor_N]
+        return hidden_RLD.flatten(0, 1).index_select(0, rows.predictor_N)
 
 
 def _vision_ids(model: Any, tokenizer: Any) -> list[int]:

@@ -60,7 +60,8 @@ class Rows:
         """Values of the predicted tokens in the responses' places; 0 where masked or not asked for."""
         if values_N is None:
             return torch.zeros(self.mask_BT.shape, device=self.mask_BT.device)
-        return torch.where(self.mask_BT, values_N[self.token_BT], 0.0)
+        spread_BT = values_N.index_select(0, self.token_BT.flatten()).view(self.token_BT.shape)
+        return torch.where(self.mask_BT, spread_BT, 0.0)
 
     def to(self, device: torch.device) -> Rows:
         moved = {n: v.to(device) for n, v in vars(self).items() if isinstance(v, Tensor | SharedPrefix)}

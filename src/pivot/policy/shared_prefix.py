@@ -50,10 +50,14 @@ class SharedPrefix:
     segments: tuple[Segment, ...]
     result_M: Tensor
     """Where the result of each token of the row stands in [prompts | segment | segment ...], all flat."""
+    causal: Tensor
+    """bool [1, 1, L, L]: what a prompt token sees of its prompt."""
 
     def to(self, device: torch.device) -> SharedPrefix:
         segments = tuple(segment.to(device) for segment in self.segments)
-        return SharedPrefix(self.prompt_PL.to(device), segments, self.result_M.to(device))
+        return SharedPrefix(
+            self.prompt_PL.to(device), segments, self.result_M.to(device), self.causal.to(device)
+        )
 
 
 def share(prompts: Sequence[Tensor], responses: Sequence[Tensor], prompt_of: Sequence[int]) -> SharedPrefix:
@@ -76,7 +80,8 @@ def share(prompts: Sequence[Tensor], responses: Sequence[Tensor], prompt_of: Seq
         prompt_B = [prompt_of[i] for i in members]
         visible = _visible_keys([len(prompts[p]) for p in prompt_B], prompt_PL.shape[1], width)
         segments.append(Segment(response_BT, torch.tensor(prompt_B), visible))
-    return SharedPrefix(prompt_PL, tuple(segments), result_M)
+    causal = torch.ones(prompt_PL.shape[1], prompt_PL.shape[1], dtype=torch.bool).tril()[None, None]
+    return SharedPrefix(prompt_PL, tuple(segments), result_M, causal)
 
 
 def _alike(lengths: Sequence[int]) -> list[list[int]]:
@@ -118,30 +123,40 @@ def attend(
     if shared_prefix is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **options)
     q_MHd, k_MKd, v_MKd = (x[0].transpose(0, 1) for x in (query, key, value))
-    repeats = query.shape[1] // key.shape[1]
+    num_heads, num_keys, size = query.shape[1], key.shape[1], query.shape[3]
+    repeats = num_heads // num_keys
 
-    def take(x: Tensor, places: Tensor, times: int = 1) -> Tensor:
-        """[rows, heads, tokens, d]; key heads as often as query heads share them."""
-        return x[places].transpose(1, 2).repeat_interleave(times, 1)
+    def keys_of(x_MKd: Tensor, places: Tensor) -> Tensor:
+        """[rows, key heads, tokens, d]"""
+        return _take(x_MKd, places).transpose(1, 2)
+
+    def queries_of(places: Tensor) -> Tensor:
+        """[rows, key heads, repeats * tokens, d]: the query heads that share keys stand behind each other."""
+        q = _take(q_MHd, places).view(*places.shape, num_keys, repeats, size)
+        return q.permute(0, 2, 3, 1, 4).reshape(len(places), num_keys, -1, size)
+
+    def attended(places: Tensor, keys: Tensor, values: Tensor, visible: Tensor) -> Tensor:
+        """[rows * tokens, heads, d]"""
+        out = F.scaled_dot_product_attention(
+            queries_of(places), keys, values, attn_mask=visible.repeat(1, 1, repeats, 1), scale=scaling
+        )
+        out = out.view(len(places), num_keys, repeats, -1, size).permute(0, 3, 1, 2, 4)
+        return out.reshape(-1, num_heads, size)
 
     places_PL = shared_prefix.prompt_PL
-    before_k, before_v = take(k_MKd, places_PL, repeats), take(v_MKd, places_PL, repeats)
-    results = [
-        F.scaled_dot_product_attention(
-            take(q_MHd, places_PL), before_k, before_v, is_causal=True, scale=scaling
-        )
-    ]
+    before_k, before_v = keys_of(k_MKd, places_PL), keys_of(v_MKd, places_PL)
+    results = [attended(places_PL, before_k, before_v, shared_prefix.causal)]
     for segment in shared_prefix.segments:
         places_BT, prompt_B = segment.response_BT, segment.prompt_B
-        keys = torch.cat([before_k[prompt_B], take(k_MKd, places_BT, repeats)], dim=2)
-        values = torch.cat([before_v[prompt_B], take(v_MKd, places_BT, repeats)], dim=2)
-        results.append(
-            F.scaled_dot_product_attention(
-                take(q_MHd, places_BT), keys, values, attn_mask=segment.visible, scale=scaling
-            )
-        )
-    flat = torch.cat([x.transpose(1, 2).reshape(-1, *q_MHd.shape[1:]) for x in results])
-    return flat[shared_prefix.result_M][None], None
+        keys = torch.cat([before_k.index_select(0, prompt_B), keys_of(k_MKd, places_BT)], dim=2)
+        values = torch.cat([before_v.index_select(0, prompt_B), keys_of(v_MKd, places_BT)], dim=2)
+        results.append(attended(places_BT, keys, values, segment.visible))
+    return torch.cat(results).index_select(0, shared_prefix.result_M)[None], None
+
+
+def _take(x_M: Tensor, places: Tensor) -> Tensor:
+    """x[places]; its backward adds rows up, which is far quicker than what plain indexing does there."""
+    return x_M.index_select(0, places.flatten()).view(*places.shape, *x_M.shape[1:])
 
 
 def _decode(

@@ -137,6 +137,7 @@ def _turns(row: dict[str, str]) -> list[dict[str, object]]:
 def _policy():
     import torch
 
+    from benchmarks.world import NUM_PROMPTS
     from pivot import recipes
     from pivot.config import apply_settings
     from pivot.policy.loading import load_policy
@@ -145,8 +146,8 @@ def _policy():
 
     torch.set_num_threads(1)
     policy = load_policy("tiny")
-    prompts = training_prompts(apply_settings(recipes.get("tiny"), [f"data.size={PROMPTS}"])).by_id
-    encoded = [policy.encoder.encode(prompt) for prompt in prompts.values()]
+    prompts = training_prompts(apply_settings(recipes.get("tiny"), [f"data.size={NUM_PROMPTS}"])).by_id
+    encoded = [policy.encoder.encode(prompt) for prompt in list(prompts.values())[:PROMPTS]]
     return policy, encoded, Sampling(max_tokens=TOKENS, min_tokens=TOKENS)
 
 

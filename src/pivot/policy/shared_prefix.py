@@ -118,8 +118,6 @@ def attend(
 
     query [1, heads, M, d], key and value [1, key heads, M, d] -> [1, M, heads, d].
     """
-    if shared_prefix is None and query.shape[2] == 1 and query.device.type == "cpu":
-        return _decode(query, key, value, attention_mask, scaling), None
     if shared_prefix is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **options)
     q_MHd, k_MKd, v_MKd = (x[0].transpose(0, 1) for x in (query, key, value))
@@ -157,19 +155,6 @@ def attend(
 def _take(x_M: Tensor, places: Tensor) -> Tensor:
     """x[places]; its backward adds rows up, which is far quicker than what plain indexing does there."""
     return x_M.index_select(0, places.flatten()).view(*places.shape, *x_M.shape[1:])
-
-
-def _decode(
-    query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None, scaling: float | None
-) -> Tensor:
-    """One query a row over its cache, [N, 1, heads, d]; sdpa would copy the cache for query heads that share keys."""
-    num_rows, num_heads, _, size = query.shape
-    grouped_NKGd = query.view(num_rows, key.shape[1], -1, size) * (size**-0.5 if scaling is None else scaling)
-    scores_NKGL = grouped_NKGd @ key.transpose(-1, -2)
-    if visible is not None:
-        scores_NKGL = scores_NKGL.masked_fill(~visible, -torch.inf)
-    weights_NKGL = scores_NKGL.softmax(-1, dtype=torch.float32).to(value.dtype)
-    return (weights_NKGL @ value).view(num_rows, 1, num_heads, size)
 
 
 def share_prefixes(model: Any) -> None:

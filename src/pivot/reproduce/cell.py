@@ -113,8 +113,11 @@ def _note_scores(run: Path, config: Config, measured: Measured) -> None:
 
 
 def _dynamics(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The validation curve with the seconds spent until each point, and the training metrics in bins of steps."""
-    seconds = np.cumsum([row["time/step"] for row in rows])
+    """The validation curve with the seconds spent until each point, and the training metrics in bins of steps.
+
+    Seconds of the processor: two cells and whatever else share the machine, and one thread is all a cell has.
+    """
+    seconds = np.cumsum([row["time/processor"] for row in rows])
     evaluated = [i for i, row in enumerate(rows) if "eval/accuracy" in row]
     bins = [rows[start : start + BIN] for start in range(0, len(rows), BIN)]
     metrics = {}

@@ -1,4 +1,4 @@
-"""Decode G responses a prompt: one prefill, the cache repeated, finished sequences leave the batch.
+"""Decode G responses a prompt: one prefill for all of them, finished sequences leave the batch.
 
 While decoding, the log-prob of each drawn token and the full entropy of the *unmodified* distribution are kept, so that
 old log-probs and H (Eq. 5) need no further pass.
@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
-from transformers.cache_utils import Cache
+from transformers.cache_utils import DynamicCache
 
 from pivot.policy.encoding import EncodedPrompt
 from pivot.policy.policy import Policy
-from pivot.rollout.cache import growing_cache
+from pivot.rollout.continuation import Continuation, PrefilledPrompts
 from pivot.rollout.sampling import Sampling, draw_tokens, uniform_stream
 from pivot.seeding import stable_seed
 from pivot.types import Response
@@ -106,11 +106,13 @@ class _Decoder:
         )
 
     def run(self) -> list[Response]:
-        hidden_ND, cache, seen_NL, position_N = self._prefill()
+        prompts, hidden_PD = self._prefill()
+        responses = Continuation(self.policy, prompts, self.num_samples, self.sampling.max_tokens)
+        hidden_ND = hidden_PD.repeat_interleave(self.num_samples, 0)
         alive = torch.arange(len(hidden_ND), device=hidden_ND.device)
         running = torch.ones(len(alive), dtype=torch.bool, device=hidden_ND.device)
         for t in range(self.sampling.max_tokens):
-            tokens_N = self._draw(hidden_ND, alive, running, t)
+            tokens_N = self._draw(hidden_ND, alive, t)
             ended = torch.isin(tokens_N, self.end_ids) & running
             self.record.lengths_N[alive[ended]] = t + 1
             self.record.ended_N[alive[ended]] = True
@@ -120,17 +122,14 @@ class _Decoder:
                 break
             if num_running <= (1 - LEAVE_SHARE) * len(alive):
                 keep = running.nonzero().squeeze(-1)
-                cache.batch_select_indices(keep)
-                alive, tokens_N, running, position_N = (
-                    x[keep] for x in (alive, tokens_N, running, position_N)
-                )
-                seen_NL = None if seen_NL is None else seen_NL[keep]
-            hidden_ND, seen_NL = self._advance(tokens_N, position_N + t, seen_NL, cache)
+                responses.keep(keep)
+                alive, tokens_N, running = (x[keep] for x in (alive, tokens_N, running))
+            hidden_ND = responses.advance(tokens_N)
         return self._responses()
 
-    def _prefill(self) -> tuple[Tensor, Cache, Tensor | None, Tensor]:
-        """Prompts once, left-padded to one length; then everything repeated for the G samples of each."""
-        policy, device, num_samples = self.policy, self.policy.device, self.num_samples
+    def _prefill(self) -> tuple[PrefilledPrompts, Tensor]:
+        """The prompts once, left-padded to one length, and the hidden states behind them."""
+        policy, device = self.policy, self.policy.device
         lengths = [len(p) for p in self.prompts]
         longest = max(lengths)
         ids_PL = torch.full((len(self.prompts), longest), policy.pad_id)
@@ -142,46 +141,30 @@ class _Decoder:
             positions_3PL[:, row, start:] = prompt.position_ids_3L
             seen_PL[row, start:] = True
         mask = None if min(lengths) == longest else _prefill_mask(seen_PL).to(device)
-        cache = growing_cache(policy.model.model.language_model.config)
+        cache = DynamicCache()
         inputs = policy.embed(ids_PL.to(device), policy.features(self.prompts))
         hidden_PD = policy.hidden(inputs, positions_3PL.to(device), mask, cache)[:, -1]
-        cache.batch_repeat_interleave(num_samples)
         position_P = torch.tensor([p.next_position for p in self.prompts], device=device)
-        seen_NL = None if mask is None else seen_PL.to(device).repeat_interleave(num_samples, 0)
-        repeated = (x.repeat_interleave(num_samples, 0) for x in (hidden_PD, position_P))
-        hidden_ND, position_N = repeated
-        return hidden_ND, cache, seen_NL, position_N
+        return PrefilledPrompts(cache, seen_PL.to(device), position_P), hidden_PD
 
-    def _advance(
-        self, tokens_N: Tensor, position_N: Tensor, seen_NL: Tensor | None, cache: Cache
-    ) -> tuple[Tensor, Tensor | None]:
-        """One token further for every sequence in the batch."""
-        inputs = self.policy.embed(tokens_N[:, None], [])
-        mask = None
-        if seen_NL is not None:
-            seen_NL = torch.nn.functional.pad(seen_NL, (0, 1), value=True)
-            mask = seen_NL[:, None, None, :]
-        positions_3N1 = position_N[None, :, None].expand(3, -1, 1)
-        return self.policy.hidden(inputs, positions_3N1, mask, cache)[:, -1], seen_NL
+    def _draw(self, hidden_ND: Tensor, alive: Tensor, t: int) -> Tensor:
+        """Draw token t of every sequence and note its log-prob and entropy; a few rows of logits at a time.
 
-    def _draw(self, hidden_ND: Tensor, alive: Tensor, running: Tensor, t: int) -> Tensor:
-        """Draw token t of every sequence and note its log-prob and entropy; a few rows of logits at a time."""
+        Those that have ended and not yet left are drawn for too; what is noted behind an end is never read.
+        """
         banned = self.banned_early if t < self.sampling.min_tokens else self.banned
         head_VD = self.policy.head_weight_VD
-        tokens = []
         rows = max(1, HEAD_CHUNK_ELEMENTS // head_VD.shape[0])
+        record = self.record
         for start in range(0, len(hidden_ND), rows):
-            part = slice(start, start + rows)
-            logits_NV = (hidden_ND[part] @ head_VD.T).float()
-            drawn = draw_tokens(logits_NV, self.uniform_NT[alive[part], t], self.sampling, banned)
+            slots = alive[start : start + rows]
+            logits_NV = (hidden_ND[start : start + rows] @ head_VD.T).float()
+            drawn_N = draw_tokens(logits_NV, self.uniform_NT[slots, t], self.sampling, banned)
             logprobs_NV = logits_NV.log_softmax(-1)
-            still = running[part]
-            slots = alive[part][still]
-            self.record.tokens_NT[slots, t] = drawn[still]
-            self.record.logprobs_NT[slots, t] = logprobs_NV.gather(-1, drawn[:, None]).squeeze(-1)[still]
-            self.record.entropy_NT[slots, t] = -(logprobs_NV.exp() * logprobs_NV).sum(-1)[still]
-            tokens.append(drawn)
-        return torch.cat(tokens)
+            record.tokens_NT[slots, t] = drawn_N
+            record.logprobs_NT[slots, t] = logprobs_NV.gather(-1, drawn_N[:, None]).squeeze(-1)
+            record.entropy_NT[slots, t] = -(logprobs_NV.exp() * logprobs_NV).sum(-1)
+        return record.tokens_NT[alive, t]
 
     def _responses(self) -> list[Response]:
         record = self.record

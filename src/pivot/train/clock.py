@@ -1,4 +1,4 @@
-"""Wall time by phase; knows nothing of how it is shown."""
+"""Time by phase; knows nothing of how it is shown."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ class PhaseClock:
         self,
         now: Callable[[], float] = time.perf_counter,
         on_change: Callable[[str | None], None] = lambda phase: None,
+        processor: Callable[[], float] = time.process_time,
     ):
         """`on_change` is told the innermost phase whenever it changes."""
-        self._now = now
+        self._now, self._processor = now, processor
         self._on_change = on_change
         self._running: list[str] = []
         self._since = self._started = now()
+        self._processor_started = processor()
         self.phases: dict[str, float] = {}
 
     @contextmanager
@@ -52,15 +54,17 @@ class PhaseClock:
     def restart(self) -> None:
         """Forget all times; a phase that is running goes on from here."""
         self._since = self._started = self._now()
+        self._processor_started = self._processor()
         self.phases = {}
 
     def metrics(self) -> dict[str, float]:
-        """`time/step`, `time/PHASE`, `time/other` in seconds and `time/share_PHASE` of the step."""
+        """`time/step`, `time/PHASE`, `time/other` on the wall, `time/share_PHASE` of the step, and `time/processor`."""
         self._settle()
-        step = self.elapsed
+        step, processor = self.elapsed, self._processor() - self._processor_started
         named = {**self.phases, "other": max(0.0, step - sum(self.phases.values()))}
         shares = {f"time/share_{name}": seconds / step if step else 0.0 for name, seconds in named.items()}
-        return {"time/step": step, **{f"time/{name}": seconds for name, seconds in named.items()}, **shares}
+        times = {f"time/{name}": seconds for name, seconds in named.items()}
+        return {"time/step": step, **times, **shares, "time/processor": processor}
 
     def _settle(self) -> None:
         """Book the time since the last change on the phase that ran."""

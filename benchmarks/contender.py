@@ -10,8 +10,9 @@ import sys
 
 import torch
 
+from benchmarks.cases import CASES
 from benchmarks.turns import serve
-from benchmarks.world import CASES, make_trainer
+from benchmarks.world import make_trainer
 
 
 def command(method: str, case: str, threads: int, *settings: str) -> list[str]:

@@ -19,10 +19,8 @@ from datasets import Dataset, Image
 from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
+from benchmarks.cases import CASES, PROMPTS, RESPONSES, parity
 from benchmarks.turns import Stage
-
-CASES = {"fixed": (48, 48), "natural": (96, 0)}
-PROMPTS, RESPONSES = 16, 8
 
 
 class Turns(TrainerCallback):
@@ -41,11 +39,6 @@ class Turns(TrainerCallback):
 
 class EndOfTurns(Exception):
     """The comparison is over."""
-
-
-def parity(completions: list[Any], **_: Any) -> list[float]:
-    texts = [completion[0]["content"] for completion in completions]
-    return [float(sum(text.encode()) % 2) for text in texts]
 
 
 def main() -> int:

@@ -15,8 +15,9 @@ import tempfile
 from pathlib import Path
 
 from benchmarks import contender
+from benchmarks.cases import CASES
 from benchmarks.turns import Contender, machine, middle, play, ratio
-from benchmarks.world import CASES, write_for_peer
+from benchmarks.world import write_for_peer
 
 PEER = Path(".venv-trl/bin/python")
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.cases import CASES, PROMPTS, RESPONSES, parity
 from pivot import recipes
 from pivot.config import apply_settings
 from pivot.experience import StoredResponse
@@ -21,22 +22,14 @@ from pivot.train.trainer import Trainer
 from pivot.types import Prompt, Reward
 
 NUM_PROMPTS = 64
-CASES = {"fixed": (48, 48), "natural": (96, 0)}
-"""Name -> most and fewest tokens of a response."""
-
-
-def parity(completions: Sequence[Any], **_: Any) -> list[float]:
-    """Half of all responses are right, in a way that no training changes: the work stays the same from turn to turn."""
-    texts = [text if isinstance(text, str) else text[0]["content"] for text in completions]
-    return [float(sum(text.encode()) % 2) for text in texts]
 
 
 @dataclass(frozen=True)
 class Work:
     """The size of a step's work; the defaults are those of the comparison with the peer."""
 
-    prompts: int = 16
-    responses: int = 8
+    prompts: int = PROMPTS
+    responses: int = RESPONSES
     tokens: int | None = None
     """Of every response; None: as the case says."""
     image_side: int | None = None

@@ -6,8 +6,9 @@ import sys
 import pytest
 
 from benchmarks import overhead, scaling
+from benchmarks.cases import parity
 from benchmarks.turns import Contender, middle, play, ratio
-from benchmarks.world import Work, make_trainer, parity, write_for_peer
+from benchmarks.world import Work, make_trainer, write_for_peer
 
 TOY = """
 import time

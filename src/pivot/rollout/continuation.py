@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
-from transformers.cache_utils import Cache
+from torch import Tensor
+from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLTextAttention
 
 from pivot.policy.policy import Policy
 
@@ -25,8 +25,8 @@ ROOM = 64
 class PrefilledPrompts:
     """What is known of P prompts, left-padded to L tokens."""
 
-    cache: Cache
-    """Keys and values [P, key heads, L, d] of every layer."""
+    cache: Any
+    """Hugging Face's: keys and values [P, key heads, L, d] of every layer."""
     seen_PL: Tensor
     """bool, False where padded."""
     next_position_P: Tensor
@@ -165,7 +165,7 @@ def _projected(attention: Any, x_ND: Tensor, cos: Tensor, sin: Tensor) -> tuple[
     """Query [N, heads, d] and key [N, key heads, d], turned by their position, and value."""
     heads = (len(x_ND), -1, attention.head_dim)
     query, key, value = (p(x_ND).view(heads) for p in (attention.q_proj, attention.k_proj, attention.v_proj))
-    if isinstance(getattr(attention, "q_norm", None), nn.Module):  # Qwen3
+    if isinstance(attention, Qwen3VLTextAttention):
         query, key = _normed(attention.q_norm, query), _normed(attention.k_norm, key)
     both = torch.cat([query, key], 1)
     turned = torch.addcmul(both * cos, both.roll(attention.head_dim // 2, -1), sin)
@@ -181,7 +181,7 @@ def _rotations(text: Any, positions_PT: Tensor) -> tuple[Tensor, Tensor]:
     """cos and sin [P, T, d] of text positions; sin carries the sign of the half that `roll` brings it."""
     like = text.embed_tokens.weight[:0]
     cos, sin = text.rotary_emb(like, positions_PT.expand(3, -1, -1))
-    if cos.ndim == 4:  # transformers before 5.10 leave the three axes apart; for text they are the same
+    if cos.ndim == 4:  # older transformers leave the three axes apart; for text they are the same
         cos, sin = cos[0], sin[0]
     half = sin.shape[-1] // 2
     return cos, torch.cat([-sin[..., :half], sin[..., half:]], -1)

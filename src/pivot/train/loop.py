@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,15 +19,13 @@ from pivot.train.data import Prompts, drop_long_prompts, training_prompts
 from pivot.train.environment import environment
 from pivot.train.evaluation import Evaluation
 from pivot.train.guard import Guard
-from pivot.train.history import History, loud
 from pivot.train.metrics import machine_metrics, step_metrics
 from pivot.train.progress import Progress
-from pivot.train.rollout_records import rollout_records
 from pivot.train.run_folder import RunFolder
 from pivot.train.sinks import open_sinks
 from pivot.train.state import load_state, save_state, weights_path
+from pivot.train.step_log import StepLog
 from pivot.train.stopping import Stopped, Stopping
-from pivot.train.trainer import StepOutcome
 
 
 @dataclass(frozen=True)
@@ -95,7 +92,7 @@ class _Run:
         self.store = CheckpointStore(folder.path, config.checkpoint.keep_last)
         self.stopping = Stopping(config.checkpoint.stop_seconds)
         past = folder.read_metrics()
-        self.history = History(past)
+        self.log = StepLog(config, folder, self.progress.say, past)
         self.guard = Guard(folder, config.train.max_bad_updates, self.progress.say)
         self.guard.recall(past)
         self.scores: dict[int, float] = {}
@@ -198,31 +195,16 @@ class _Run:
         times = self.progress.clock.metrics()
         row: dict[str, Any] = dict(step_metrics(outcome, trainer.method, trainer.sources.buffer, lr))
         row |= times | machine_metrics(times, row["rollout/tokens"]) | self._budgets(outcome.step)
-        row |= self._spikes(outcome.step, row)
+        row |= self.log.spikes(row)
         if watched and (outcome.step % config.eval.every == 0 or outcome.step == config.train.steps):
             row |= evaluation.validate(trainer.policy, watched)
             self.scores[outcome.step] = row["eval/accuracy"]
-        self._write(outcome, row)
+        self.log.write(outcome, trainer, row)
         self.guard.observe(outcome, trainer.policy)
         if outcome.step % config.checkpoint.every == 0 or outcome.step == config.train.steps:
             self._save()
         self.progress.step_done(outcome.step, row)
         return row
-
-    def _write(self, outcome: StepOutcome, row: Mapping[str, Any]) -> None:
-        log, step = self.config.log, outcome.step
-        for broken in outcome.selection.unreadable:
-            self.progress.say(f"step {step}: {broken}; it is left out")
-        if not outcome.selection.kept and not outcome.selection.nonfinite:
-            self.progress.say(
-                f"step {step}: no group has both right and wrong responses; weights stay as they are"
-            )
-        if log.rollouts_per_step and (step % log.rollouts_every == 0 or step in (1, self.config.train.steps)):
-            trainer = self.trainer
-            self.folder.append_rollouts(
-                rollout_records(outcome, trainer.policy, trainer.scorer.corruptor, log.rollouts_per_step)
-            )
-        self.folder.append_metrics(row)
 
     def _budgets(self, step: int) -> dict[str, int]:
         """The token budgets, which running out of memory halves; a change is said aloud."""
@@ -231,13 +213,6 @@ class _Run:
                 self.progress.say(f"step {step}: out of memory; {name} is {tokens} from now on")
         self.budgets = self.trainer.budgets
         return {f"memory/{name}": tokens for name, tokens in self.budgets.items()}
-
-    def _spikes(self, step: int, row: Mapping[str, Any]) -> dict[str, float]:
-        spikes = self.history.spikes(row)
-        self.history.add(row)
-        if sentence := loud(spikes):
-            self.progress.say(f"step {step}: {sentence}")
-        return spikes
 
     def _save(self) -> None:
         trainer, step = self.trainer, self.trainer.finished_steps

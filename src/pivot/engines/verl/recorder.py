@@ -23,13 +23,12 @@ from pivot.train.checkpoint import CheckpointStore
 from pivot.train.environment import environment
 from pivot.train.evaluation import Evaluation
 from pivot.train.guard import Guard
-from pivot.train.history import History, loud
 from pivot.train.loop import find_start
 from pivot.train.metrics import machine_metrics, step_metrics
 from pivot.train.progress import Progress
-from pivot.train.rollout_records import rollout_records
 from pivot.train.run_folder import RunFolder
 from pivot.train.sinks import open_sinks
+from pivot.train.step_log import StepLog
 from pivot.train.trainer import StepOutcome
 
 
@@ -49,7 +48,7 @@ class Recorder:
         first = self.start.step + 1 if self.start else 1
         self.progress = Progress(self.config.train.steps, first_step=first, stream=self._shown)
         past = self.folder.read_metrics()
-        self.history = History(past)
+        self.log = StepLog(self.config, self.folder, self.progress.say, past)
         self.guard = RankGuard(self.folder, self.config.train.max_bad_updates, self.progress.say)
         self.guard.recall(past)
         self.scores: dict[int, float] = {}
@@ -106,11 +105,11 @@ class Recorder:
         )
         row |= times | machine_metrics(times, row["rollout/tokens"])
         row |= {f"memory/{name}": tokens for name, tokens in self.trainer.budgets.items()}
-        row |= self._spikes(step, row)
+        row |= self.log.spikes(row)
         if self.watched and (step % config.eval.every == 0 or step == config.train.steps):
             row |= self.evaluation.validate(self.trainer.policy, self.watched)
             self.scores[step] = row["eval/accuracy"]
-        self._write(outcome, row)
+        self.log.write(outcome, self.trainer, row)
         self.guard.observe(outcome, self.trainer.policy)
         self.progress.step_done(step, row)
         for sink in self.sinks:
@@ -146,28 +145,6 @@ class Recorder:
 
     def _stop_reason(self) -> str:
         return (self.path / STOP).read_text(encoding="ascii").strip() if self.stop_asked else "stopped"
-
-    def _write(self, outcome: StepOutcome, row: Mapping[str, Any]) -> None:
-        log, step = self.config.log, outcome.step
-        for broken in outcome.selection.unreadable:
-            self.progress.say(f"step {step}: {broken}; it is left out")
-        if not outcome.selection.kept and not outcome.selection.nonfinite:
-            self.progress.say(
-                f"step {step}: no group has both right and wrong responses; weights stay as they are"
-            )
-        if log.rollouts_per_step and (step % log.rollouts_every == 0 or step in (1, self.config.train.steps)):
-            trainer = self.trainer
-            self.folder.append_rollouts(
-                rollout_records(outcome, trainer.policy, trainer.scorer.corruptor, log.rollouts_per_step)
-            )
-        self.folder.append_metrics(row)
-
-    def _spikes(self, step: int, row: Mapping[str, Any]) -> dict[str, float]:
-        spikes = self.history.spikes(row)
-        self.history.add(row)
-        if sentence := loud(spikes):
-            self.progress.say(f"step {step}: {sentence}")
-        return spikes
 
 
 class RankGuard(Guard):

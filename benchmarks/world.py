@@ -50,6 +50,8 @@ def make_trainer(method: str, case: str, *settings: str, work: Work | None = Non
             "rollout.max_prompt_tokens=4096", f"data.size={NUM_PROMPTS}", "method.warmup_share=0", *settings,
         ],
     )  # fmt: skip
+    if work.image_side:  # the tiny model's own limit would scale them down again
+        config = apply_settings(config, [f"model.max_pixels={work.image_side**2}"])
     judge = _ParityJudge() if case == "fixed" else assembly.build_judge(config)
     policy = assembly.load_model(config)
     if work.vocabulary:

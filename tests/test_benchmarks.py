@@ -78,3 +78,13 @@ def test_the_peer_gets_the_same_prompts_and_images(tmp_path):
 def test_the_reward_of_the_benchmarks_reads_both_forms_of_completions():
     assert parity(["ab", "a"]) == parity([[{"content": "ab"}], [{"content": "a"}]]) == [1.0, 1.0]
     assert parity(["aa"]) == [0.0]
+
+
+def test_a_larger_image_is_more_work():
+    """The processor's limit must not scale it down again."""
+    sizes = {}
+    for side in (84, 168):
+        trainer = make_trainer("dapo", "fixed", work=Work(prompts=1, responses=2, image_side=side))
+        prompt = trainer.encoded(next(iter(trainer.sources.prompts.values())))
+        sizes[side] = sum(image.grid_thw[1] * image.grid_thw[2] for image in prompt.images)
+    assert sizes[168] == 4 * sizes[84]

@@ -30,7 +30,7 @@ LEGEND = (
     "of a paired bootstrap over seeds and prompts."
 )
 PAPERS_OVERHEAD = {"vppo": "+18.8%", "pivot": "+23.2%"}
-"""Of a step relative to DAPO, 7B on 8 GPUs (the paper's overhead table)."""
+"""Of a step relative to DAPO, 7B on 4 GPUs (the paper's overhead table)."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLTextAttention
 from pivot.policy.policy import Policy
 
 ROOM = 64
-"""Tokens by which the responses' caches grow."""
+"""Tokens that the responses' caches hold at first; full, they grow by half."""
 
 
 @dataclass
@@ -129,7 +129,7 @@ class _LayerMemory:
 
     def append(self, key_NKd: Tensor, value_NKd: Tensor, t: int) -> None:
         if t == self.keys.shape[2]:
-            self.keys, self.values = (F.pad(x, (0, 0, 0, ROOM)) for x in (self.keys, self.values))
+            self.keys, self.values = (F.pad(x, (0, 0, 0, t // 2)) for x in (self.keys, self.values))
         self.keys[:, :, t], self.values[:, :, t] = key_NKd, value_NKd
 
     def attend(

@@ -156,3 +156,14 @@ def test_list_counts_what_is_done(write_results, tmp_path, capsys):
     assert rows["main"] == ["26", "0", "5"]
     assert rows["ablation"] == ["45", "10", "5"]
     assert rows["all"][:2] == [str(len(PLAN.cells())), "5"]
+
+
+def test_who_keeps_the_format_and_what_a_step_takes_stand_in_the_tables(write_results, tmp_path):
+    folder = write_results(PLAN, tmp_path, planted, skip=lambda c: c.world != "main")
+    results = Results.load(PLAN, folder)
+    raw = results.get(lines(PLAN.groups["main"])[1].cells)[0]
+    text = body(PLAN, results, [])
+    row = next(line for line in text.splitlines() if line.startswith("| dapo |"))
+    assert row.rstrip(" |").endswith(f"{100 * raw['sets']['test']['format']:.1f} ± 0.0")
+    seconds = raw["curve"]["seconds"][-1] / raw["curve"]["steps"][-1]
+    assert f"| dapo | {seconds:.2f} s |" in text

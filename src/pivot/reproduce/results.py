@@ -69,10 +69,12 @@ def values_of(raw: Raw, metric: str) -> np.ndarray:
         return np.array(raw["sets"][metric]["correct"]) / raw["sets"][metric]["samples"]
     if metric in LOOKS:
         return np.array(raw["looks"][metric])
+    if metric == "format":
+        return np.array([raw["sets"]["test"]["format"]])
     if metric == "auc":
         return np.array([area(raw["curve"]["steps"], raw["curve"]["accuracy"])])
     raise UserError(
-        f"there is no metric {metric!r}: choose among {', '.join((*SETS, *LOOKS, 'auc', 'equal_time'))}."
+        f"there is no metric {metric!r}: choose among {', '.join((*SETS, *LOOKS, 'format', 'auc', 'equal_time'))}."
     )
 
 

@@ -27,7 +27,7 @@ from pivot.reproduce.world_tables import description_table, help_table, kind_tab
 
 LEGEND = (
     "Accuracies are per cent, mean ± standard deviation over seeds; a difference is in points, with the 95% interval "
-    "of a paired bootstrap over seeds and prompts."
+    "of a paired bootstrap over seeds and prompts. *In form*: in-domain responses that keep the format asked for."
 )
 PAPERS_OVERHEAD = {"vppo": "+18.8%", "pivot": "+23.2%"}
 """Of a step relative to DAPO, 7B on 4 GPUs (the paper's overhead table)."""

@@ -52,8 +52,8 @@ def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def accuracy_table(results: Results, chosen: Sequence[Line]) -> str:
-    """Accuracy@8 in and out of domain with differences, and the area under the learning curve."""
-    head = ["", "in domain", "difference", "out of domain", "difference", "area", "difference"]
+    """Accuracy@8 in and out of domain with differences, the area under the learning curve, and who keeps the format."""
+    head = ["", "in domain", "difference", "out of domain", "difference", "area", "difference", "in form"]
     rows = []
     for line in chosen:
         cells = [line.label]
@@ -62,7 +62,7 @@ def accuracy_table(results: Results, chosen: Sequence[Line]) -> str:
                 cells += [GAP, GAP]
             else:
                 cells += [mean_of(results, line, metric), difference_of(results, line, metric)]
-        rows.append(_shortened(results, line, cells))
+        rows.append(_shortened(results, line, [*cells, mean_of(results, line, "format")]))
     return markdown(head, rows)
 
 
@@ -100,11 +100,12 @@ def time_table(results: Results, chosen: Sequence[Line]) -> str:
         cells = [line.label, GAP, GAP, GAP]
         raws = results.get(line.cells)
         if line.side.arm != BASE and len(raws) == len(line.cells):
-            seconds = float(np.median([raw["seconds"]["step"] for raw in raws]))
+            curves = [raw["curve"] for raw in raws]
+            seconds = float(np.median([curve["seconds"][-1] / curve["steps"][-1] for curve in curves]))
             cells[1:] = [f"{show(seconds, '.2f')} s"]
             cells += [difference_of(results, line, metric) for metric in ("validation", "equal_time")]
         rows.append(_shortened(results, line, cells))
-    return markdown(["", "a step", "difference after equal steps", "after equal time"], rows)
+    return markdown(["", "processor, a step", "difference after equal steps", "after equal time"], rows)
 
 
 def claims_table(judged: Sequence[Judged]) -> str:

@@ -209,7 +209,7 @@ def _overhead(plan: Plan, results: Results, name: str) -> Iterator[str]:
     ]
     yield (
         "Median seconds of a step on one thread, one step of each method in turn; phases are wall time. The paper's "
-        "figures are of a 7B model on eight GPUs."
+        "figures are of a 7B model on four GPUs."
     )
     yield markdown(head, rows)
 

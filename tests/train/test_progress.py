@@ -60,6 +60,17 @@ def test_phases_add_up_and_the_rest_is_other():
     assert metrics["time/share_other"] == 0.2
 
 
+def test_processor_time_is_counted_beside_the_wall_and_from_the_restart():
+    wall, processor = Ticks(), Ticks()
+    clock = PhaseClock(wall, processor=processor)
+    wall.now, processor.now = 9, 5
+    assert clock.metrics()["time/processor"] == 5
+    clock.restart()
+    wall.now, processor.now = 12, 7
+    metrics = clock.metrics()
+    assert (metrics["time/step"], metrics["time/processor"]) == (3, 2)
+
+
 def test_a_change_of_phase_is_told():
     told = []
     clock = PhaseClock(on_change=told.append)

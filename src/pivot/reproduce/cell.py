@@ -115,7 +115,7 @@ def _note_scores(run: Path, config: Config, measured: Measured) -> None:
 def _dynamics(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The validation curve with the seconds spent until each point, and the training metrics in bins of steps.
 
-    Seconds of the processor: two cells and whatever else share the machine, and one thread is all a cell has.
+    Seconds of the processor: two cells and whatever else share the machine, which disturbs them less than the wall.
     """
     seconds = np.cumsum([row["time/processor"] for row in rows])
     evaluated = [i for i, row in enumerate(rows) if "eval/accuracy" in row]

@@ -112,6 +112,15 @@ def test_an_unknown_group_names_the_nearest():
         PLAN.cells(["ablations"])
 
 
+def test_words_pick_cells_by_whole_words_of_their_names():
+    picked = PLAN.cells(["learning-rate"], ["pivot lr=5e-5", "dapo lr=5e-5 0"])
+    assert [cell.label for cell in picked] == [
+        "main dapo lr=5e-5 seed 0", *(f"main pivot lr=5e-5 seed {seed}" for seed in range(3)),
+    ]  # fmt: skip
+    with pytest.raises(UserError, match=r"--match 'lr=5' fits none of .* names like 'main base'"):
+        PLAN.cells(match=["lr=5"])
+
+
 def test_every_claim_compares_within_one_world():
     assert len({claim.text for claim in PLAN.claims}) == len(PLAN.claims)
     assert all(claim.first.world == claim.second.world for claim in PLAN.claims)

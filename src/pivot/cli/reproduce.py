@@ -18,6 +18,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--only", action="append", default=[], metavar="GROUP",
         help="only the cells of this group of the plan; may be repeated (--list names them)",
     )  # fmt: skip
+    parser.add_argument(
+        "--match", action="append", default=[], metavar="WORDS",
+        help="only cells whose name has all of these words, as in 'prior pivot' or lr=5e-5; may be repeated",
+    )  # fmt: skip
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="cells at a time (default: 1)")
     parser.add_argument(
         "--quick", action="store_true", help="a plan of minutes that shows that everything runs"
@@ -60,9 +64,9 @@ def run(args: argparse.Namespace) -> int:
     plan = load_plan(path)
     places = Places(path, results, work)
     if args.list:
-        return _list(plan, args.only, results)
+        return _list(plan, args.only, args.match, results)
     if args.compare is not None:
-        return _compare(plan, args.only, places, args.compare)
+        return _compare(plan, plan.cells(args.only, args.match), places, args.compare)
     code = 0 if args.report else _run_cells(plan, args, places)
     from pivot.reproduce.page import write_page
 
@@ -75,7 +79,7 @@ def _run_cells(plan, args: argparse.Namespace, places) -> int:
     from pivot.reproduce.results import Results
     from pivot.reproduce.schedule import pending_cells, run_plan
 
-    cells = plan.cells(args.only)
+    cells = plan.cells(args.only, args.match)
     waiting = pending_cells(plan, cells, places.results)
     known = Results.load(plan, places.results).durations()
     forecast = Forecast(len(cells), len(cells) - len(waiting), args.jobs, known)
@@ -94,27 +98,31 @@ def _last_line(log: Path) -> str:
     return lines[-1] if lines else "it wrote nothing"
 
 
-def _list(plan, only: list[str], results: Path) -> int:
+def _list(plan, only: list[str], match: list[str], results: Path) -> int:
+    """The groups with their counts; and, where words pick some, each cell."""
     from pivot.reproduce.schedule import pending_cells
 
-    plan.cells(only)
+    chosen = plan.cells(only, match)
+    missing = set(pending_cells(plan, chosen, results))
     seen: set = set()
     print(f"{'group':18}{'cells':>6}{'shared':>8}{'done':>6}  what it is")
     for name in only or plan.groups:
-        cells = plan.group_cells(name)
-        done = len(cells) - len(pending_cells(plan, cells, results))
-        print(f"{name:18}{len(cells):6}{len(seen & set(cells)):8}{done:6}  {plan.groups[name].about}")
-        seen |= set(cells)
-    done = len(seen) - len(pending_cells(plan, list(seen), results))
-    print(f"{'all':18}{len(seen):6}{'':8}{done:6}")
+        cells = [cell for cell in plan.group_cells(name) if cell in set(chosen)]
+        if cells:
+            done = len(set(cells) - missing)
+            print(f"{name:18}{len(cells):6}{len(seen & set(cells)):8}{done:6}  {plan.groups[name].about}")
+            seen |= set(cells)
+    print(f"{'all':18}{len(chosen):6}{'':8}{len(chosen) - len(missing):6}")
+    for cell in chosen if match else ():
+        print(f"  {'to do' if cell in missing else 'done':7}{cell.label}")
     return 0
 
 
-def _compare(plan, only: list[str], places, out: Path) -> int:
+def _compare(plan, cells, places, out: Path) -> int:
     from pivot.report import write_comparison
     from pivot.reproduce.cells import cell_name
 
-    runs = [places.work / cell_name(plan, cell) / "run" for cell in plan.cells(only)]
+    runs = [places.work / cell_name(plan, cell) / "run" for cell in cells]
     there = [run for run in runs if (run / "config.json").is_file()]
     if not there:
         raise UserError(f"{places.work} holds no run of these cells yet; run `pivot reproduce` first.")

@@ -138,13 +138,28 @@ class Plan:
     claims: tuple[Claim, ...] = ()
     digest: str = ""
 
-    def cells(self, only: Iterable[str] = ()) -> list[Cell]:
-        """The cells of the groups asked for (none named: all), in the plan's order, each once."""
+    def cells(self, only: Iterable[str] = (), match: Iterable[str] = ()) -> list[Cell]:
+        """The cells of the groups asked for (none named: all), in their order, each once.
+
+        Args:
+            only: names of groups.
+            match: words of labels; a cell is taken if its label has all words of one of these.
+        """
         chosen = list(only) or list(self.groups)
         for name in chosen:
             if name not in self.groups:
                 raise UserError(f"--only {name} is no group of the plan; {nearest(name, self.groups)}.")
-        return list(dict.fromkeys(cell for name in chosen for cell in self.group_cells(name)))
+        found = list(dict.fromkeys(cell for name in chosen for cell in self.group_cells(name)))
+        wanted = [set(words.split()) for words in match]
+        if not wanted:
+            return found
+        matching = [cell for cell in found if any(words <= set(cell.label.split()) for words in wanted)]
+        if not matching:
+            said = " or ".join(repr(words) for words in match)
+            raise UserError(
+                f"--match {said} fits none of {len(found)} cells; they have names like {found[0].label!r}."
+            )
+        return matching
 
     def group_cells(self, name: str) -> list[Cell]:
         group = self.groups[name]

@@ -219,6 +219,7 @@ TITLES = {
     "worlds": "Where each module helps",
     "bounded": "Smaller changes: bounded and adaptive",
     "bounded-worlds": "The changes in the other worlds",
+    "bounded-ends": "The two halves of bounded PIVOT",
     "grpo": "PIVOT on GRPO",
     "learning-rate": "Learning rate",
     "beta": "Sensitivity: beta",

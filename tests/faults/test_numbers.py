@@ -12,7 +12,7 @@ from pivot.errors import UserError
 from pivot.records import read_rows
 from pivot.train import update
 from pivot.train.checkpoint import CheckpointStore, find_damage
-from pivot.train.history import ENOUGH, WINDOW, History, loud
+from pivot.train.history import ENOUGH, WINDOW, FormWatch, History, loud
 from pivot.train.loop import resume, train
 from pivot.train.optimizer import MasterAdamW
 
@@ -173,6 +173,26 @@ def test_spikes_look_back_over_a_window_and_survive_a_resume():
     row = {"loss/total": 100.0, "optim/grad_norm_max": 100.0}
     assert recalled.spikes(row) == later.spikes(row)
     assert recalled.spikes(row)["optim/grad_spike"] == pytest.approx(100 / 83.5)
+
+
+def test_a_format_that_is_being_lost_is_said_once_for_each_fall_and_alike_after_a_resume():
+    shares = [0.7] * 10 + [0.99] * 20 + [0.90] * 30 + [0.82] * 30
+    rows = [{"step": i, "reward/format": share} for i, share in enumerate(shares)]
+    watch = FormWatch()
+    said = {row["step"]: sentence for row in rows if (sentence := watch.add(row))}
+    # The mean of 16 steps falls from 0.99 by 0.09/16 a step: 5 points are gone with the ninth low one, step 38; from
+    # its 0.939 another 5 are gone at 0.889, three steps of 0.08/16 after 0.90, step 62; then at 0.835, step 72.
+    assert list(said) == [38, 62, 72]
+    assert "94% keep it over the last 16 steps, 99% did at best" in said[38]
+    for broken_off in (20, 38, 39, 61, 70):
+        resumed = FormWatch(rows[:broken_off])
+        heard = {row["step"]: sentence for row in rows[broken_off:] if (sentence := resumed.add(row))}
+        assert heard == {step: sentence for step, sentence in said.items() if step >= broken_off}
+
+
+def test_a_format_that_wavers_or_is_only_being_learnt_is_not_spoken_of():
+    rows = [{"reward/format": 0.2 + 0.007 * i + 0.04 * (-1) ** i} for i in range(100)]
+    assert not any(map(FormWatch().add, [*rows, {"optim/updates": 0}]))
 
 
 def test_a_spike_is_in_the_metrics_and_said_aloud(tmp_path, small_config, monkeypatch, capsys):

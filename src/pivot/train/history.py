@@ -1,4 +1,4 @@
-"""Spikes: how far a step's loss and gradient lie from those of the steps before it."""
+"""What the steps before say of a step: spikes of its loss and gradient, and a format that responses are losing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ LOUD = 10.0
 """A spike of this size is said aloud."""
 _TO_SIGMA = 1.4826
 """Median absolute deviation -> standard deviation, for normal noise."""
-_LOSS, _GRADIENT = "loss/total", "optim/grad_norm_max"
+LOST_FORM = 0.05
+"""A fall of the share in form by this much is said aloud."""
+_LOSS, _GRADIENT, _FORM = "loss/total", "optim/grad_norm_max", "reward/format"
 
 
 class History:
@@ -53,3 +55,34 @@ def loud(spikes: Mapping[str, float]) -> str | None:
     }
     parts = [told[key].format(value) for key, value in spikes.items() if value >= LOUD]
     return f"{' and '.join(parts)} of the last steps" if parts else None
+
+
+class FormWatch:
+    """Notices when responses lose the template's form, which they can do long before accuracy shows it.
+
+    It follows from the metrics, so a resumed run says what an unbroken one would.
+    """
+
+    def __init__(self, rows: Iterable[Mapping[str, Any]] = ()) -> None:
+        self._past: deque[float] = deque(maxlen=WINDOW // 2)
+        self._best = self._reference = 0.0
+        for row in rows:
+            self.add(row)
+
+    def add(self, row: Mapping[str, Any]) -> str | None:
+        """Remember a step; a sentence when the mean over a window has fallen, and again after every such fall."""
+        if row.get(_FORM) is None:
+            return None
+        self._past.append(row[_FORM])
+        if len(self._past) < WINDOW // 2:
+            return None
+        share = sum(self._past) / len(self._past)
+        if share > self._best:
+            self._best = self._reference = share
+        if share > self._reference - LOST_FORM:
+            return None
+        self._reference = share
+        return (
+            f"responses are losing the template's form: {share:.0%} keep it over the last {len(self._past)} steps, "
+            f"{self._best:.0%} did at best; a lower train.lr often helps (docs/metrics.md)"
+        )

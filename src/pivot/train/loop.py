@@ -195,7 +195,7 @@ class _Run:
         times = self.progress.clock.metrics()
         row: dict[str, Any] = dict(step_metrics(outcome, trainer.method, trainer.sources.buffer, lr))
         row |= times | machine_metrics(times, row["rollout/tokens"]) | self._budgets(outcome.step)
-        row |= self.log.spikes(row)
+        row |= self.log.notice(row)
         if watched and (outcome.step % config.eval.every == 0 or outcome.step == config.train.steps):
             row |= evaluation.validate(trainer.policy, watched)
             self.scores[outcome.step] = row["eval/accuracy"]

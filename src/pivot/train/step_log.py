@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pivot.config import Config
-from pivot.train.history import History, loud
+from pivot.train.history import FormWatch, History, loud
 from pivot.train.rollout_records import rollout_records
 from pivot.train.run_folder import RunFolder
 from pivot.train.trainer import StepOutcome, Trainer
@@ -20,14 +20,15 @@ class StepLog:
     ) -> None:
         """`past` are the rows that the run has written so far."""
         self.config, self.folder, self.say = config, folder, say
-        self.history = History(past)
+        self.history, self.form = History(past), FormWatch(past)
 
-    def spikes(self, row: Mapping[str, Any]) -> dict[str, float]:
-        """How far the step's loss and gradient stand out from those before; loud ones are said aloud."""
+    def notice(self, row: Mapping[str, Any]) -> dict[str, float]:
+        """How far the step's loss and gradient stand out from those before; what a person should see is said aloud."""
         spikes = self.history.spikes(row)
         self.history.add(row)
-        if sentence := loud(spikes):
-            self.say(f"step {row['step']}: {sentence}")
+        for sentence in (loud(spikes), self.form.add(row)):
+            if sentence:
+                self.say(f"step {row['step']}: {sentence}")
         return spikes
 
     def write(self, outcome: StepOutcome, trainer: Trainer, row: Mapping[str, Any]) -> None:

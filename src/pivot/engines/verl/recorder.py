@@ -105,7 +105,7 @@ class Recorder:
         )
         row |= times | machine_metrics(times, row["rollout/tokens"])
         row |= {f"memory/{name}": tokens for name, tokens in self.trainer.budgets.items()}
-        row |= self.log.spikes(row)
+        row |= self.log.notice(row)
         if self.watched and (step % config.eval.every == 0 or step == config.train.steps):
             row |= self.evaluation.validate(self.trainer.policy, self.watched)
             self.scores[step] = row["eval/accuracy"]

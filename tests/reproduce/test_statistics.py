@@ -76,10 +76,11 @@ def test_area_is_the_mean_height_by_trapezoids():
 
 
 def test_equal_time_is_when_the_faster_one_is_done():
-    fast = {"curve": {"seconds": [50.0, 100.0], "accuracy": [0.3, 0.5]}}
-    slow = {"curve": {"seconds": [80.0, 160.0], "accuracy": [0.4, 0.8]}}
-    assert at_equal_time(fast, slow) == pytest.approx((0.5, 0.5))
-    assert at_equal_time(slow, fast) == pytest.approx((0.5, 0.5))
+    fast = {"curve": {"steps": [10, 20], "accuracy": [0.3, 0.5]}}
+    slow = {"curve": {"steps": [10, 20], "accuracy": [0.4, 0.8]}}
+    # At 5 and 8 seconds a step the fast one ends after 100 seconds, a quarter of the way from 80 to 160.
+    assert at_equal_time(fast, slow, (5.0, 8.0)) == pytest.approx((0.5, 0.5))
+    assert at_equal_time(slow, fast, (8.0, 5.0)) == pytest.approx((0.5, 0.5))
 
 
 def test_spread_needs_two_seeds():

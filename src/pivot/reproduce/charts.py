@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import matplotlib
@@ -53,7 +54,7 @@ def _learning_charts(plan: Plan, results: Results) -> list[LineChart]:
         ),
         LineChart(
             "learning-time", "Validation accuracy over training time",
-            curves=_curves(plan, results, "curve", "seconds", "accuracy"),
+            curves=_over_time(results, _curves(plan, results, "curve", "steps", "accuracy")),
             x_label="seconds on one thread", whole=False, **common,
         ),
         LineChart(
@@ -74,6 +75,16 @@ def _curves(plan: Plan, results: Results, part: str, over: str, key: str) -> tup
             spread = values.std(axis=0, ddof=1) if len(raws) > 1 else None
             curves.append(Curve(line.label, places, values.mean(axis=0), spread=spread, colour=len(curves)))
     return tuple(curves)
+
+
+def _over_time(results: Results, curves: Sequence[Curve]) -> tuple[Curve, ...]:
+    """Curves over steps as curves over seconds, those of methods that were timed."""
+    paces = [results.pace(curve.label) for curve in curves]
+    return tuple(
+        replace(curve, steps=curve.steps * pace)
+        for curve, pace in zip(curves, paces, strict=True)
+        if pace is not None
+    )
 
 
 def _drawn(chart: LineChart) -> Figure:

@@ -12,7 +12,7 @@ import numpy as np
 
 from pivot.errors import UserError
 from pivot.reproduce.cells import result_path
-from pivot.reproduce.plan import Cell, Plan
+from pivot.reproduce.plan import OVERHEAD, Cell, Plan
 
 Raw = dict[str, Any]
 
@@ -43,6 +43,14 @@ class Results:
         for cell, raw in self.by_cell.items():
             found[cell.is_single].append(raw["seconds"]["cell"])
         return found
+
+    def pace(self, arm: str) -> float | None:
+        """Processor seconds of a step of this method, from the cell in which methods take turns; None if not timed.
+
+        The cells' own times would not do: they ran under different load.
+        """
+        timed = [raw["overhead"] for cell, raw in self.by_cell.items() if cell.arm == OVERHEAD]
+        return timed[0][arm]["processor"] if timed and arm in timed[0] else None
 
     def get(self, cells: Sequence[Cell]) -> list[Raw]:
         """Those of the cells that are finished."""
@@ -87,12 +95,19 @@ def area(steps: Sequence[float], accuracy: Sequence[float]) -> float:
     return float((widths * heights).sum() / widths.sum())
 
 
-def at_equal_time(first: Raw, second: Raw) -> tuple[float, float]:
-    """Validation accuracy of two cells at the moment when the one that took less time had finished its steps."""
-    ends = [raw["curve"]["seconds"][-1] for raw in (first, second)]
-    moment = min(ends)
+def at_equal_time(first: Raw, second: Raw, paces: tuple[float, float]) -> tuple[float, float]:
+    """Validation accuracy of two cells at the moment when the one that takes less time has finished its steps.
+
+    Args:
+        first: a cell's numbers.
+        second: the other's.
+        paces: seconds of a step of each.
+    """
+    times = [np.array(raw["curve"]["steps"]) * pace for raw, pace in zip((first, second), paces, strict=True)]
+    moment = min(time[-1] for time in times)
     one, other = (
-        float(np.interp(moment, raw["curve"]["seconds"], raw["curve"]["accuracy"])) for raw in (first, second)
+        float(np.interp(moment, time, raw["curve"]["accuracy"]))
+        for raw, time in zip((first, second), times, strict=True)
     )
     return one, other
 

@@ -100,9 +100,8 @@ def time_table(results: Results, chosen: Sequence[Line]) -> str:
         cells = [line.label, GAP, GAP, GAP]
         raws = results.get(line.cells)
         if line.side.arm != BASE and len(raws) == len(line.cells):
-            curves = [raw["curve"] for raw in raws]
-            seconds = float(np.median([curve["seconds"][-1] / curve["steps"][-1] for curve in curves]))
-            cells[1:] = [f"{show(seconds, '.2f')} s"]
+            pace = results.pace(line.side.arm)
+            cells[1:] = [GAP if pace is None else f"{show(pace, '.2f')} s"]
             cells += [difference_of(results, line, metric) for metric in ("validation", "equal_time")]
         rows.append(_shortened(results, line, cells))
     return markdown(["", "processor, a step", "difference after equal steps", "after equal time"], rows)

@@ -45,13 +45,14 @@ def judge(results: Results, claim: Claim) -> Judged:
 
 
 def compare(results: Results, first: Side, second: Side, metric: str, seeds: int) -> Difference | None:
-    """The paired difference of two sides; None unless all their cells are finished."""
+    """The paired difference of two sides; None unless all their cells are finished (and timed, for equal time)."""
     ours, theirs = side_cells(first, seeds), side_cells(second, seeds)
     if metric == "equal_time":
         one, other = results.get(ours), results.get(theirs)
-        if len(one) < len(ours) or len(other) < len(theirs):
+        paces = results.pace(first.arm), results.pace(second.arm)
+        if len(one) < len(ours) or len(other) < len(theirs) or paces[0] is None or paces[1] is None:
             return None
-        pairs = np.array([at_equal_time(a, b) for a, b in zip(one, other, strict=True)])
+        pairs = np.array([at_equal_time(a, b, paces) for a, b in zip(one, other, strict=True)])
         return paired_difference(pairs[:, :1], pairs[:, 1:])
     one_SP, other_SP = results.values(ours, metric), results.values(theirs, metric)
     if one_SP is None or other_SP is None:

@@ -49,10 +49,12 @@ def compare(results: Results, first: Side, second: Side, metric: str, seeds: int
     ours, theirs = side_cells(first, seeds), side_cells(second, seeds)
     if metric == "equal_time":
         one, other = results.get(ours), results.get(theirs)
-        paces = results.pace(first.arm), results.pace(second.arm)
-        if len(one) < len(ours) or len(other) < len(theirs) or paces[0] is None or paces[1] is None:
+        our_pace, their_pace = results.pace(first.arm), results.pace(second.arm)
+        if len(one) < len(ours) or len(other) < len(theirs) or our_pace is None or their_pace is None:
             return None
-        pairs = np.array([at_equal_time(a, b, paces) for a, b in zip(one, other, strict=True)])
+        pairs = np.array(
+            [at_equal_time(a, b, (our_pace, their_pace)) for a, b in zip(one, other, strict=True)]
+        )
         return paired_difference(pairs[:, :1], pairs[:, 1:])
     one_SP, other_SP = results.values(ours, metric), results.values(theirs, metric)
     if one_SP is None or other_SP is None:

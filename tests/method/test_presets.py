@@ -23,7 +23,7 @@ def changed(name: str, base: str) -> dict[str, object]:
 def test_the_papers_thirteen_methods_and_two_of_ours() -> None:
     assert set(PRESETS) == {
         "grpo", "dapo", "papo", "vppo", "calibrl", "calibrl-vaa", "off-pg-vaa", "off-sft-vaa",
-        "ser", "vaa", "ser-vaa-local", "pivot", "pivot-grpo", "pivot-bounded", "pivot-adaptive",
+        "ser", "vaa", "ser-vaa-local", "pivot", "pivot-grpo", "pivot-bounded", "pivot-adaptive", "pivot-absolute",
     }  # fmt: skip
     assert all(name == method.name and method.summary for name, method in PRESETS.items())
 
@@ -52,6 +52,7 @@ SER = {"replay": True, "anchor_use": "calibrate"}
         ("off-sft-vaa", "pivot", {"anchor_use": "sft"}),
         ("pivot-bounded", "pivot", {"utility_bound": 1.0, "soften_wrong": False}),
         ("pivot-adaptive", "pivot", {"beta": 1.0, "adapt_beta": True}),
+        ("pivot-absolute", "pivot", {"beta": 1.0, "support_form": "absolute"}),
     ],
 )  # fmt: skip
 def test_a_method_differs_from_another_in_just_this(name: str, base: str, difference: dict) -> None:

@@ -9,7 +9,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pivot.method import TokenScores, allocate_advantage, preset, restrain_utility, support_separation
+from pivot.method import (
+    TokenScores,
+    absolute_support,
+    allocate_advantage,
+    preset,
+    restrain_utility,
+    support_separation,
+)
 
 UTILITY_BT = torch.tensor([[2.0, -3.0, 0.5], [2.0, -3.0, 0.5]])
 CORRECT_B = torch.tensor([True, False])
@@ -99,3 +106,32 @@ def test_a_separation_of_the_whole_batch_can_be_given() -> None:
     found = allocate_advantage(method, REWARDS_PG, torch.ones(2, 2), rows, separation=0.25)
     assert found.beta is not None
     assert float(found.beta) == 0.25
+
+
+def test_absolute_support_is_the_difference_of_two_probabilities() -> None:
+    clean_BT = torch.tensor([[0.9, 0.01, 0.01, 0.5, 0.7]]).log()
+    corrupted_BT = torch.tensor([[0.2, 0.002, 0.06, 0.5, 0.1]]).log()
+    mask_BT = torch.tensor([[1, 1, 1, 1, 0]]).bool()
+    found = absolute_support(clean_BT, corrupted_BT, mask_BT)
+    assert found[0].tolist() == pytest.approx([0.7, 0.008, -0.05, 0.0, 0.0], abs=1e-6)
+    assert float(found[0, 3]) == 0.0, "equal images give exactly 0"
+    never = torch.full((1, 2), -torch.inf)
+    both = torch.ones(1, 2).bool()
+    assert absolute_support(torch.zeros(1, 2), never, both).tolist() == [[1.0, 1.0]]
+    assert absolute_support(never, torch.zeros(1, 2), both).tolist() == [[-1.0, -1.0]]
+
+
+def test_a_slip_weighs_little_and_a_percept_much_when_support_is_absolute() -> None:
+    """Row 1 is wrong: first a slip of p = 0.01 that the corrupted image likes, then a percept that it does not."""
+    clean_BT = torch.tensor([[0.01, 0.9]] * 4).log()
+    corrupted_BT = torch.tensor([[0.06, 0.2]] * 4).log()
+    rows = TokenScores(clean_BT, torch.ones(4, 2), torch.ones(4, 2).bool(), corrupted_BT)
+    plain, absolute = (
+        allocate_advantage(replace(preset(name), utility="local"), REWARDS_PG, torch.ones(2, 2), rows)
+        for name in ("pivot", "pivot-absolute")
+    )
+    wrong = float(plain.group_advantage_B[1])
+    # beta = 0.5 and c = -5, 7/9; beta = 1 and p - q = -0.05, 0.7.
+    assert plain.advantage_BT[1].tolist() == pytest.approx([3.5 * wrong, (1 - 0.5 * 7 / 9) * wrong], rel=1e-4)
+    assert absolute.advantage_BT[1].tolist() == pytest.approx([1.05 * wrong, 0.3 * wrong], rel=1e-4)
+    assert absolute.support_clipped_share == 0

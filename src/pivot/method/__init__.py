@@ -28,7 +28,7 @@ from pivot.method.offpolicy import sft_loss, shaped_ratio_loss, shaped_ratio_ter
 from pivot.method.papo import double_entropy, perception_divergence
 from pivot.method.policy import PolicyTerms, k3_divergence, policy_loss, policy_terms, reference_kl
 from pivot.method.presets import PRESETS, preset
-from pivot.method.restraint import restrain_utility, support_separation
+from pivot.method.restraint import absolute_support, restrain_utility, support_separation
 from pivot.method.statistics import TokenStatistics, token_statistics
 from pivot.method.switches import Method
 from pivot.method.visual import (
@@ -50,6 +50,7 @@ __all__ = [
     "PolicyTerms",
     "TokenScores",
     "TokenStatistics",
+    "absolute_support",
     "add_visual_advantage",
     "allocate_advantage",
     "anchor_logprob",

@@ -10,7 +10,7 @@ from torch import Tensor
 from pivot.method.advantage import add_visual_advantage, group_advantage, is_correct, protect_sign
 from pivot.method.numerics import on_valid
 from pivot.method.policy import k3_divergence
-from pivot.method.restraint import restrain_utility, support_separation
+from pivot.method.restraint import absolute_support, restrain_utility, support_separation
 from pivot.method.shapes import check_floating, check_mask
 from pivot.method.switches import Method
 from pivot.method.visual import combine_utility, entropy_gate, future_support, visual_support
@@ -122,7 +122,11 @@ def _visual_parts(
     if method.utility == "none":
         return {}
     mask_BT = scores.mask_BT
-    support_BT = literal_BT = visual_support(scores.logprobs_BT, _corrupted(scores), mask_BT, floor=None)
+    if method.support_form == "absolute":
+        literal_BT = absolute_support(scores.logprobs_BT, _corrupted(scores), mask_BT)
+    else:
+        literal_BT = visual_support(scores.logprobs_BT, _corrupted(scores), mask_BT, floor=None)
+    support_BT = literal_BT
     clipped_share = literal_BT.new_zeros(())
     if method.support_floor is not None:
         support_BT = literal_BT.clamp(min=method.support_floor)

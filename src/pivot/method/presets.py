@@ -82,10 +82,17 @@ _ALL = (
         beta=1.0,
         adapt_beta=True,
     ),
+    replace(
+        _PIVOT,
+        name="pivot-absolute",
+        summary="PIVOT, ours: c = p - q, so that unlikely tokens weigh little",
+        beta=1.0,
+        support_form="absolute",
+    ),
 )
 
 PRESETS: Mapping[str, Method] = MappingProxyType({method.name: method for method in _ALL})
-"""Name -> method, in the order in which the paper presents them; the last two are changes of ours to PIVOT."""
+"""Name -> method, in the order in which the paper presents them; the last three are changes of ours to PIVOT."""
 
 
 def preset(name: str) -> Method:

@@ -1,7 +1,8 @@
-"""Two restraints on the modulation of Eq. 14. Ours, not the paper's, and off in PIVOT. Nothing carries a gradient.
+"""Restraints on the modulation of Eq. 14. Ours, not the paper's, and off in PIVOT. Nothing carries a gradient.
 
 Eq. 14 softens the penalty of a wrong response's token that the image supports, and c has no lower bound. Both are
 harmless where errors come from language priors, whose tokens have c < 0, and do harm where the image is misread.
+And c is a quotient: that of an unlikely token can be far from 0 by chance, and such tokens have the largest gradients.
 """
 
 from __future__ import annotations
@@ -9,8 +10,25 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pivot.method.numerics import on_valid
+from pivot.method.numerics import on_valid, valid_logprobs
 from pivot.method.shapes import check_floating, check_mask
+
+
+@torch.no_grad()
+def absolute_support(clean_logprobs_BT: Tensor, corrupted_logprobs_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    """p(y_t) - q(y_t) in place of Eq. 10's (p - q) / p: within [-1, 1], small for unlikely tokens, [B, T].
+
+    Args:
+        clean_logprobs_BT: [B, T], log p under the original image.
+        corrupted_logprobs_BT: [B, T], log q under the corrupted one.
+        mask_BT: [B, T].
+    """
+    check_floating("clean_logprobs_BT", clean_logprobs_BT, ("B", "T"))
+    check_floating("corrupted_logprobs_BT", corrupted_logprobs_BT, clean_logprobs_BT.shape)
+    check_mask("mask_BT", mask_BT, clean_logprobs_BT.shape)
+    valid_BT = mask_BT.bool()
+    clean_BT, corrupted_BT = (valid_logprobs(x, valid_BT) for x in (clean_logprobs_BT, corrupted_logprobs_BT))
+    return clean_BT.exp() - corrupted_BT.exp()
 
 
 @torch.no_grad()

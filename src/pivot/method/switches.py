@@ -51,6 +51,8 @@ class Method:
     """Clip U to [-bound, bound] before Eq. 14; null for no bound. Ours, off in PIVOT."""
     soften_wrong: bool = True
     """Let visual support soften the penalty of a wrong response, as Eq. 14 does. Ours; true in PIVOT."""
+    support_form: Literal["relative", "absolute"] = "relative"
+    """c as (p - q) / p, Eq. 10, or as p - q, which is small for unlikely tokens. Ours; relative in PIVOT."""
     support_floor: float | None = -5.0
     """Lower bound of c (Eq. 10) before it is used; null is the literal equation. Not in the paper."""
     future_window: int = 32

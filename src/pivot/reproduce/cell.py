@@ -40,6 +40,7 @@ DYNAMICS = (
     "visual/support_correct",
     "visual/support_wrong",
     "visual/protected_share",
+    "visual/unlikely_weight",
     "visual/beta",
 )
 PHASES = ("step", "rollout", "verify", "anchors", "score", "update")

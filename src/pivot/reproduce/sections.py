@@ -217,7 +217,7 @@ def _overhead(plan: Plan, results: Results, name: str) -> Iterator[str]:
 TITLES = {
     "main": "Main table",
     "worlds": "Where each module helps",
-    "bounded": "Smaller changes: bounded and adaptive",
+    "bounded": "Small changes to PIVOT: bounded, adaptive, absolute",
     "bounded-worlds": "The changes in the other worlds",
     "bounded-ends": "The two halves of bounded PIVOT",
     "grpo": "PIVOT on GRPO",

@@ -65,23 +65,22 @@ class FormWatch:
 
     def __init__(self, rows: Iterable[Mapping[str, Any]] = ()) -> None:
         self._past: deque[float] = deque(maxlen=WINDOW // 2)
-        self._best = self._reference = 0.0
+        self._best, self._next_fall = 0.0, LOST_FORM
         for row in rows:
             self.add(row)
 
     def add(self, row: Mapping[str, Any]) -> str | None:
-        """Remember a step; a sentence when the mean over a window has fallen, and again after every such fall."""
+        """Remember a step; a sentence when the mean over a window has fallen, and whenever the fall has doubled."""
         if row.get(_FORM) is None:
             return None
         self._past.append(row[_FORM])
         if len(self._past) < WINDOW // 2:
             return None
         share = sum(self._past) / len(self._past)
-        if share > self._best:
-            self._best = self._reference = share
-        if share > self._reference - LOST_FORM:
+        self._best = max(self._best, share)
+        if share > self._best - self._next_fall:
             return None
-        self._reference = share
+        self._next_fall = 2 * (self._best - share)
         return (
             f"responses are losing the template's form: {share:.0%} keep it over the last {len(self._past)} steps, "
             f"{self._best:.0%} did at best; a lower train.lr often helps (docs/metrics.md)"

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from pivot.reproduce.plan import Cell, Plan, Side
+from pivot.reproduce.plan import BASE, Cell, Plan, Side
 from pivot.reproduce.results import Results
 from pivot.reproduce.statistics import show
 from pivot.reproduce.tables import (
@@ -161,9 +161,9 @@ def _worlds(plan: Plan, results: Results, name: str) -> Iterator[str]:
     yield "Difference to DAPO of the same world:"
     yield help_table(results, worlds, arms, _seeds(plan, worlds, name))
     yield "Visual support c by kind of token, before training:"
-    for world in worlds:
+    for world in (world for world in worlds if results.get([Cell(world, BASE)])):
         yield f"{world}:"
-        yield kind_table(results, [Line("base", Side("base", world), 1)])
+        yield kind_table(results, [Line("base", Side(BASE, world), 1)])
 
 
 def _other_worlds(plan: Plan, results: Results, name: str) -> Iterator[str]:

@@ -19,7 +19,14 @@ from pivot.report.panels import (
 )
 from pivot.report.rollouts import telling_groups
 from pivot.report.run import read_run
-from pivot.report.token_figure import LINE_LENGTH, _lines, decode, save_token_figures
+from pivot.report.token_figure import (
+    LINE_LENGTH,
+    TITLE_LENGTH,
+    _lines,
+    decode,
+    save_token_figures,
+    token_figure,
+)
 
 HOSTILE = (
     "</script><script>window.broken = 1</script></style><img src=x onerror='window.broken = 2'>&amp;\u2028"
@@ -161,6 +168,11 @@ def test_the_token_figure_of_hostile_tokens(new_run, tmp_path):
     groups = telling_groups(read_run(new_run("a", steps=15)))[:1]
     for response in groups[0]["responses"]:
         response["tokens"][0] = "$x^2$ \x00\t" + "long" * 60
+        response["extracted"] = "the answer\n" * 20
+    titles = [text.get_text() for axes in token_figure(groups[0]).axes for text in axes.texts]
+    said = [title for title in titles if "response, answer the answer" in title]
+    assert said
+    assert all(len(title) == TITLE_LENGTH and title.endswith("…") and "\n" not in title for title in said)
     assert [path.name for path in save_token_figures(groups, tmp_path)] == ["tokens-1.svg", "tokens-1.pdf"]
 
 

@@ -25,6 +25,8 @@ WARM = LinearSegmentedColormap.from_list("utility", ["#76aee6", "#ffffff", "#f28
 NUM_FIGURES = 3
 LINE_LENGTH = 92
 MOST_LINES = 26
+TITLE_LENGTH = 60
+"""Letters: a response that lost its form can have all of itself for an answer."""
 WIDTH = 10.0
 TEXT_WIDTH = 6.0
 LINE_HEIGHT = 0.165
@@ -58,8 +60,10 @@ def token_figure(group: dict[str, Any]) -> Figure:
     y = 0.25
     for response, block in zip(shown, lines, strict=True):
         outcome = "Correct" if response["correct"] else "Wrong"
-        title = f"{outcome} response, answer {response['extracted'] or 'none'}"
-        axes.text(0, y, _printable(title), fontsize=9, fontweight="bold", va="center")
+        title = shorten(
+            f"{outcome} response, answer {_printable(response['extracted'] or 'none')}", TITLE_LENGTH
+        )
+        axes.text(0, y, title, fontsize=9, fontweight="bold", va="center")
         y = _write(axes, response, block, y + LINE_HEIGHT * 1.3, limit) + LINE_HEIGHT
     bar = figure.add_axes((0.945, 0.25, 0.01, 0.5))
     figure.colorbar(ScalarMappable(Normalize(-limit, limit), WARM), cax=bar, label="utility U")
@@ -133,6 +137,11 @@ def _blank(axes: Axes, x: tuple[float, float], y: tuple[float, float]) -> None:
     axes.set_xlim(*x)
     axes.set_ylim(*y)
     axes.set_axis_off()
+
+
+def shorten(text: str, length: int) -> str:
+    """At most `length` letters, the last of them dots where some are missing."""
+    return text if len(text) <= length else f"{text[: length - 1]}…"
 
 
 def _printable(text: str) -> str:

@@ -18,6 +18,8 @@ from pivot.reproduce.tables import lines
 from pivot.reproduce.verdicts import Judged, judge
 
 VERDICT_COLOURS = {"holds": COLOURS[2], "no difference seen": COLOURS[5], "reversed": COLOURS[1]}
+WIDEST = 40.0
+"""Points; an interval that is wider, because seeds disagree, must not squeeze the others to dots."""
 CURVES = "main"
 """The group whose learning curves are drawn."""
 
@@ -105,12 +107,17 @@ def _forest(judged: Sequence[Judged]) -> Figure:
             found = one.difference
             assert found is not None
             colour = VERDICT_COLOURS[one.verdict]
-            axes.plot([100 * found.low, 100 * found.high], [place, place], color=colour, linewidth=2)
-            axes.plot(100 * found.mean, place, "o", color=colour, markersize=4.5)
+            low, mean, high = (100 * value for value in (found.low, found.mean, found.high))
+            axes.plot([max(low, -WIDEST), min(high, WIDEST)], [place, place], color=colour, linewidth=2)
+            axes.plot(mean, place, "o", color=colour, markersize=4.5)
+            for end, arrow in ((low, "<"), (high, ">")):
+                if abs(end) > WIDEST:
+                    axes.plot(np.sign(end) * WIDEST, place, arrow, color=colour, markersize=6)
         axes.axvline(0, color="#8a939f", linewidth=0.8)
         axes.set_yticks(range(len(judged)), [one.claim.text for one in judged], fontsize=7)
         axes.invert_yaxis()
         axes.grid(axis="y", visible=False)
-        axes.set_xlabel("difference, points (95% interval)")
+        axes.set_xlim(-WIDEST * 1.05, WIDEST * 1.05)
+        axes.set_xlabel("difference, points (95% interval; an arrow: it goes on)")
         axes.set_title("Claims")
     return figure

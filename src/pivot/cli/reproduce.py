@@ -107,11 +107,11 @@ def _list(plan, only: list[str], match: list[str], results: Path) -> int:
     seen: set = set()
     print(f"{'group':18}{'cells':>6}{'shared':>8}{'done':>6}  what it is")
     for name in only or plan.groups:
-        cells = [cell for cell in plan.group_cells(name) if cell in set(chosen)]
+        cells = set(plan.group_cells(name)).intersection(chosen)
         if cells:
-            done = len(set(cells) - missing)
-            print(f"{name:18}{len(cells):6}{len(seen & set(cells)):8}{done:6}  {plan.groups[name].about}")
-            seen |= set(cells)
+            done = len(cells - missing)
+            print(f"{name:18}{len(cells):6}{len(seen & cells):8}{done:6}  {plan.groups[name].about}")
+            seen |= cells
     print(f"{'all':18}{len(chosen):6}{'':8}{len(chosen) - len(missing):6}")
     for cell in chosen if match else ():
         print(f"  {'to do' if cell in missing else 'done':7}{cell.label}")

@@ -60,7 +60,7 @@ def token_figure(group: dict[str, Any]) -> Figure:
     y = 0.25
     for response, block in zip(shown, lines, strict=True):
         outcome = "Correct" if response["correct"] else "Wrong"
-        title = shorten(
+        title = _shortened(
             f"{outcome} response, answer {_printable(response['extracted'] or 'none')}", TITLE_LENGTH
         )
         axes.text(0, y, title, fontsize=9, fontweight="bold", va="center")
@@ -139,7 +139,7 @@ def _blank(axes: Axes, x: tuple[float, float], y: tuple[float, float]) -> None:
     axes.set_axis_off()
 
 
-def shorten(text: str, length: int) -> str:
+def _shortened(text: str, length: int) -> str:
     """At most `length` letters, the last of them dots where some are missing."""
     return text if len(text) <= length else f"{text[: length - 1]}…"
 

@@ -52,27 +52,27 @@ def _learning_charts(plan: Plan, results: Results) -> list[LineChart]:
     return [
         LineChart(
             "learning-steps", "Validation accuracy over steps",
-            curves=_curves(plan, results, "curve", "steps", "accuracy"), **common,
+            curves=_curves(plan, results, "curve", "accuracy"), **common,
         ),
         LineChart(
             "learning-time", "Validation accuracy over training time",
-            curves=_over_time(results, _curves(plan, results, "curve", "steps", "accuracy")),
+            curves=_over_time(results, _curves(plan, results, "curve", "accuracy")),
             x_label="seconds on one thread", whole=False, **common,
         ),
         LineChart(
             "training-accuracy", "Accuracy of the rollouts",
-            curves=_curves(plan, results, "dynamics", "steps", "reward/accuracy"), **common,
+            curves=_curves(plan, results, "dynamics", "reward/accuracy"), **common,
         ),
     ]  # fmt: skip
 
 
-def _curves(plan: Plan, results: Results, part: str, over: str, key: str) -> tuple[Curve, ...]:
+def _curves(plan: Plan, results: Results, part: str, key: str) -> tuple[Curve, ...]:
     """The mean of each arm whose seeds are all finished; bands of one deviation over seeds."""
     curves = []
     for line in lines(plan.groups[CURVES]):
         raws = results.get(line.cells)
         if len(raws) == len(line.cells) and all(key in raw.get(part, {}) for raw in raws):
-            places = np.mean([raw[part][over] for raw in raws], axis=0)
+            places = np.mean([raw[part]["steps"] for raw in raws], axis=0)
             values = np.array([raw[part][key] for raw in raws], dtype=float)
             spread = values.std(axis=0, ddof=1) if len(raws) > 1 else None
             curves.append(Curve(line.label, places, values.mean(axis=0), spread=spread, colour=len(curves)))

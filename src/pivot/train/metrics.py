@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from pivot.experience import ExperienceBuffer
-from pivot.method import Allocation, Method
-from pivot.train.step_batch import StepBatch
+from pivot.method import Method
 from pivot.train.trainer import StepOutcome
 from pivot.types import RolloutGroup
 
@@ -85,7 +84,9 @@ def _visual(outcome: StepOutcome) -> Row:
         "visual/support_mean": _masked_mean(allocation.support_BT, batch.mask_BT),
         "visual/support_correct": _masked_mean(allocation.support_BT, correct_BT),
         "visual/support_wrong": _masked_mean(allocation.support_BT, wrong_BT),
-        "visual/unlikely_weight": _unlikely_weight(batch, allocation),
+        "visual/unlikely_weight": unlikely_weight(
+            batch.clean_logprobs_BT, allocation.group_advantage_B, allocation.utility_BT, batch.mask_BT
+        ),
     }
     if allocation.support_clipped_share is not None:
         row["visual/support_clipped_share"] = float(allocation.support_clipped_share)
@@ -98,12 +99,11 @@ def _visual(outcome: StepOutcome) -> Row:
     return row | {f"visual/utility_p{q:02d}": value for q, value in zip(QUANTILES, found, strict=True)}
 
 
-def _unlikely_weight(batch: StepBatch, allocation: Allocation) -> float:
+def unlikely_weight(logprobs_BT: Tensor, advantage_B: Tensor, utility_BT: Tensor, mask_BT: Tensor) -> float:
     """Of what Eq. 14 adds, the share that falls on unlikely tokens: weights are (1 - p) |A U|, as gradients are."""
-    assert allocation.utility_BT is not None
-    probability_BT = batch.clean_logprobs_BT.exp()
-    added_BT = (allocation.group_advantage_B[:, None] * allocation.utility_BT).abs() * (1 - probability_BT)
-    added_BT = torch.where(batch.mask_BT, added_BT, 0.0)
+    probability_BT = logprobs_BT.exp()
+    added_BT = (advantage_B[:, None] * utility_BT).abs() * (1 - probability_BT)
+    added_BT = torch.where(mask_BT, added_BT, 0.0)
     return float(added_BT[probability_BT < UNLIKELY].sum() / added_BT.sum().clamp(min=1e-12))
 
 

@@ -127,7 +127,7 @@ def test_what_is_stopped_goes_on_what_breaks_is_named_and_what_is_done_is_not_re
     assert rows[: len(seen)] == seen
     assert "1 of 2 cells are finished" in (tmp_path / "page.md").read_text()
     assert main(options(tmp_path, "--only=main")) == 0
-    assert "1 cells, 0 to run" in capsys.readouterr().out
+    assert "all of 1 cells are finished" in capsys.readouterr().out
 
 
 def stopped(folder) -> list[dict]:

@@ -11,8 +11,9 @@ from pivot.reproduce.charts import figures
 from pivot.reproduce.page import BEGIN, END, FIGURES, body, fill, write_page
 from pivot.reproduce.plan import Side, load_plan
 from pivot.reproduce.results import Results
+from pivot.reproduce.screening import best_side, due_cells
 from pivot.reproduce.tables import lines
-from pivot.reproduce.tuning import best_side, fair_table, sweep_table
+from pivot.reproduce.tuning import fair_table, sweep_table
 from pivot.reproduce.verdicts import judge
 
 ROOT = Path(__file__).parents[2]
@@ -79,7 +80,7 @@ def test_every_group_has_its_section_when_all_is_there(full):
 def test_what_is_tuned_is_chosen_on_the_validation_split(full):
     group = PLAN.groups["beta"]
     sides = [line.side for line in lines(group)]
-    assert best_side(full, sides, group.seeds) == Side("pivot", "main", ("method.beta=1.0",))
+    assert best_side(full, sides, group) == Side("pivot", "main", ("method.beta=1.0",))
     chosen = [row for row in sweep_table(full, group).splitlines() if "(chosen)" in row]
     assert len(chosen) == 1
     assert chosen[0].startswith("| beta=1.0 (chosen) |")
@@ -96,7 +97,8 @@ def test_every_arm_is_judged_at_its_own_best_and_at_the_common_learning_rate(ful
 def test_nothing_run_is_said_of_every_group(tmp_path):
     page = write_page(PLAN, tmp_path / "results", tmp_path / "docs" / "results.md")
     text = page.read_text()
-    assert f"0 of {len(PLAN.cells())} cells are finished" in text
+    due = due_cells(Results(PLAN, {}), PLAN.cells())
+    assert f"0 of {len(due)} cells are finished" in text
     assert text.count("*Not run yet: 0 of") == len(PLAN.groups)
     assert not (tmp_path / "docs" / "images").exists()
 
@@ -155,7 +157,8 @@ def test_list_counts_what_is_done(write_results, tmp_path, capsys):
     rows = {line.split()[0]: line.split()[1:4] for line in capsys.readouterr().out.splitlines()[1:]}
     assert rows["main"] == ["26", "0", "5"]
     assert rows["ablation"] == ["45", "10", "5"]
-    assert rows["all"][:2] == [str(len(PLAN.cells())), "5"]
+    due = due_cells(Results.load(PLAN, folder), PLAN.cells())
+    assert rows["all"][:2] == [str(len(due)), "5"]
 
 
 def test_who_keeps_the_format_and_what_a_step_takes_stand_in_the_tables(write_results, tmp_path):

@@ -75,22 +75,36 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run_cells(plan, args: argparse.Namespace, places) -> int:
+    """What is due, in rounds: in a screened group the last seeds become due when the first ones are finished."""
     from pivot.reproduce.forecast import Forecast
     from pivot.reproduce.results import Results
     from pivot.reproduce.schedule import pending_cells, run_plan
+    from pivot.reproduce.screening import due_cells
 
-    cells = plan.cells(args.only, args.match)
-    waiting = pending_cells(plan, cells, places.results)
-    known = Results.load(plan, places.results).durations()
-    forecast = Forecast(len(cells), len(cells) - len(waiting), args.jobs, known)
-    print(f"{len(cells)} cells, {len(waiting)} to run, {args.jobs} at a time; numbers go to {places.results}")
-    outcome = run_plan(plan, cells, places, args.jobs, forecast)
-    for cell, log in outcome.failed:
-        print(f"failed: {cell.label}: {_last_line(log)} ({log})", file=sys.stderr)
-    if outcome.stopped:
-        print("stopped; the same command goes on where it was")
-        return STOPPED
-    return FAILED if outcome.failed else 0
+    chosen = plan.cells(args.only, args.match)
+    while True:
+        results = Results.load(plan, places.results)
+        cells = due_cells(results, chosen)
+        waiting = pending_cells(plan, cells, places.results)
+        if not waiting:
+            print(f"all of {len(cells)} cells are finished{_kept_out(len(chosen) - len(cells))}")
+            return 0
+        forecast = Forecast(len(cells), len(cells) - len(waiting), args.jobs, results.durations())
+        print(
+            f"{len(cells)} cells, {len(waiting)} to run, {args.jobs} at a time; numbers go to {places.results}"
+        )
+        outcome = run_plan(plan, cells, places, args.jobs, forecast)
+        for cell, log in outcome.failed:
+            print(f"failed: {cell.label}: {_last_line(log)} ({log})", file=sys.stderr)
+        if outcome.stopped:
+            print("stopped; the same command goes on where it was")
+            return STOPPED
+        if outcome.failed:
+            return FAILED
+
+
+def _kept_out(count: int) -> str:
+    return f"; {count} more are of values that their screening has not chosen" if count else ""
 
 
 def _last_line(log: Path) -> str:
@@ -100,9 +114,11 @@ def _last_line(log: Path) -> str:
 
 def _list(plan, only: list[str], match: list[str], results: Path) -> int:
     """The groups with their counts; and, where words pick some, each cell."""
+    from pivot.reproduce.results import Results
     from pivot.reproduce.schedule import pending_cells
+    from pivot.reproduce.screening import due_cells
 
-    chosen = plan.cells(only, match)
+    chosen = due_cells(Results.load(plan, results), plan.cells(only, match))
     missing = set(pending_cells(plan, chosen, results))
     seen: set = set()
     print(f"{'group':18}{'cells':>6}{'shared':>8}{'done':>6}  what it is")

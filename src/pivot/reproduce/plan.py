@@ -59,6 +59,8 @@ class Group:
     worlds: tuple[str, ...] = ("main",)
     arms: tuple[str, ...] = ()
     seeds: int = 3
+    screened: int = 0
+    """Seeds that run at every value; the rest run at the common value and at an arm's best on these. 0: all of them."""
     vary: tuple[str, ...] = ()
     """`section.field = a | b | recipe`: settings that are varied, each on its own."""
 
@@ -207,6 +209,11 @@ def _check(plan: Plan, path: Path) -> None:
         for world in group.worlds:
             if world not in plan.worlds:
                 raise UserError(f"{path}: group {name} names world {world!r}; {nearest(world, plan.worlds)}.")
+        if not 0 <= group.screened <= group.seeds:
+            raise UserError(
+                f"{path}: group {name} has screened: {group.screened}; give 0 (every seed at every value) "
+                f"to {group.seeds}, its number of seeds."
+            )
     cells = set(plan.cells())
     for claim in plan.claims:
         for cell in (c for side in (claim.first, claim.second) for c in side_cells(side, claim.seeds)):

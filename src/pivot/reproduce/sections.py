@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from pivot.reproduce.plan import BASE, Cell, Plan, Side
 from pivot.reproduce.results import Results
+from pivot.reproduce.screening import due_cells, due_of_group
 from pivot.reproduce.statistics import show
 from pivot.reproduce.tables import (
     GAP,
@@ -50,7 +51,7 @@ def all_sections(plan: Plan, results: Results) -> Iterator[Section]:
     judged = [judge(results, claim) for claim in plan.claims]
     yield Section("Verdicts", tuple(_verdicts(judged)))
     for name in plan.groups:
-        cells = plan.group_cells(name)
+        cells = due_of_group(results, name)
         done = len(results.get(cells))
         about = f"{plan.groups[name].about[:1].upper()}{plan.groups[name].about[1:]}."
         title = TITLES.get(name, name.replace("-", " ").capitalize())
@@ -63,7 +64,7 @@ def all_sections(plan: Plan, results: Results) -> Iterator[Section]:
 
 
 def _status(plan: Plan, results: Results) -> Iterator[str]:
-    cells = plan.cells()
+    cells = due_cells(results, plan.cells())
     yield (
         f"{len(results.by_cell)} of {len(cells)} cells are finished. "
         f"Plan: version {plan.version}, digest `{plan.digest}`."
@@ -139,10 +140,16 @@ def _sweep(plan: Plan, results: Results, name: str) -> Iterator[str]:
 
 
 def _learning_rate(plan: Plan, results: Results, name: str) -> Iterator[str]:
+    screened = plan.groups[name].screened
     yield (
-        "Validation accuracy at each value, the arm's own best by it, and the in-domain difference to DAPO: both at "
-        "the common value, and each at its own best."
+        "Validation accuracy at each value, on the seeds that make the choice; the arm's own best by it; and the "
+        "in-domain difference to DAPO on all seeds: both at the common value, and each at its own best."
     )
+    if screened:
+        yield (
+            f"Every value runs with the first {screened} seed{'s' if screened > 1 else ''}, the others with the common "
+            "value and the one chosen. Where more seeds are finished at every value, all of them choose."
+        )
     yield fair_table(results, plan.groups[name])
 
 
@@ -220,6 +227,8 @@ TITLES = {
     "bounded": "Small changes to PIVOT: bounded, adaptive, absolute",
     "bounded-worlds": "The changes in the other worlds",
     "bounded-ends": "The two halves of bounded PIVOT",
+    "strict": "Absolute PIVOT that spares no wrong response",
+    "strict-worlds": "The same in two other worlds",
     "grpo": "PIVOT on GRPO",
     "learning-rate": "Learning rate",
     "beta": "Sensitivity: beta",

@@ -9,10 +9,10 @@ from pivot.cli import main
 from pivot.errors import UserError
 from pivot.reproduce.charts import figures
 from pivot.reproduce.page import BEGIN, END, FIGURES, body, fill, write_page
-from pivot.reproduce.plan import Side, load_plan
+from pivot.reproduce.plan import Cell, Side, load_plan
 from pivot.reproduce.results import Results
 from pivot.reproduce.screening import best_side, due_cells
-from pivot.reproduce.tables import lines
+from pivot.reproduce.tables import lines, seeds_table
 from pivot.reproduce.tuning import fair_table, sweep_table
 from pivot.reproduce.verdicts import judge
 
@@ -179,3 +179,19 @@ def test_equal_time_waits_for_the_methods_to_be_timed(write_results, tmp_path):
     assert judge(Results.load(PLAN, folder), claim).verdict == "not run yet"
     write_results(PLAN, tmp_path, planted, skip=lambda c: c.world != "main")
     assert judge(Results.load(PLAN, folder), claim).difference is not None
+
+
+def test_every_finished_cell_stands_in_the_table_of_seeds(write_results, tmp_path):
+    folder = write_results(
+        PLAN, tmp_path, planted, skip=lambda c: c.arm != "vaa" or (c.world, c.seed) == ("main", 1)
+    )
+    results = Results.load(PLAN, folder)
+    head, _, *rows = (row.strip("| ").split(" | ") for row in seeds_table(results).splitlines())
+    assert head == [f"seed {seed}" for seed in range(5)]
+    by_name = {row[0]: row[1:] for row in rows}
+    assert set(by_name) >= {"main vaa", "main vaa lr=5e-5", "prior vaa"}
+    raw = results.by_cell[Cell("main", "vaa", 3)]
+    correct = 100 * sum(raw["sets"]["test"]["correct"]) / 8 / len(raw["sets"]["test"]["correct"])
+    assert by_name["main vaa"][3] == f"{correct:.1f} (100.0)"
+    assert by_name["main vaa"][1] == "–"
+    assert by_name["prior vaa"][3:] == ["–", "–"]

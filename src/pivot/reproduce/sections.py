@@ -19,6 +19,7 @@ from pivot.reproduce.tables import (
     image_table,
     lines,
     markdown,
+    seeds_table,
     task_table,
     time_table,
 )
@@ -61,6 +62,9 @@ def all_sections(plan: Plan, results: Results) -> Iterator[Section]:
             build = BUILDERS.get(name, _against_own_arm)
             body = [f"{done} of {len(cells)} cells.", *build(plan, results, name)]
         yield Section(title, (about, *body))
+    if any(not cell.is_single for cell in results.by_cell):
+        about = "Of every finished cell the in-domain accuracy, in brackets how many responses are in form, per cent."
+        yield Section("Seed by seed", (about, seeds_table(results)))
 
 
 def _status(plan: Plan, results: Results) -> Iterator[str]:

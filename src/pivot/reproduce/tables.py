@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pivot.reproduce.plan import BASE, Cell, Group, Side, short_setting, side_cells
-from pivot.reproduce.results import Results, task_accuracy
+from pivot.reproduce.results import Results, task_accuracy, values_of
 from pivot.reproduce.statistics import Difference, show, spread
 from pivot.reproduce.verdicts import Judged, compare
 
@@ -105,6 +105,26 @@ def time_table(results: Results, chosen: Sequence[Line]) -> str:
             cells += [difference_of(results, line, metric) for metric in ("validation", "equal_time")]
         rows.append(_shortened(results, line, cells))
     return markdown(["", "processor, a step", "difference after equal steps", "after equal time"], rows)
+
+
+def seeds_table(results: Results) -> str:
+    """Every finished training cell: in-domain accuracy, and in brackets what is in form; a row for each side."""
+    rows: dict[Side, dict[int, str]] = {}
+    for cell, raw in results.by_cell.items():
+        if not cell.is_single:
+            found = [_percent(float(values_of(raw, metric).mean())) for metric in ("test", "format")]
+            rows.setdefault(Side(cell.arm, cell.world, cell.settings), {})[cell.seed] = (
+                f"{found[0]} ({found[1]})"
+            )
+    seeds = range(1 + max((seed for row in rows.values() for seed in row), default=-1))
+    named = [
+        [
+            " ".join([side.world, side.arm, *map(short_setting, side.settings)]),
+            *(row.get(s, GAP) for s in seeds),
+        ]
+        for side, row in rows.items()
+    ]
+    return markdown(["", *(f"seed {seed}" for seed in seeds)], named)
 
 
 def claims_table(judged: Sequence[Judged]) -> str:

@@ -1,6 +1,7 @@
 """The page from known results: planted effects are found, missing cells are said to be missing, and the committed
 page is what the committed numbers give."""
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -8,10 +9,11 @@ import pytest
 from pivot.cli import main
 from pivot.errors import UserError
 from pivot.reproduce.charts import figures
-from pivot.reproduce.page import BEGIN, END, FIGURES, body, fill, write_page
+from pivot.reproduce.page import BEGIN, END, FIGURES, HOMES, body, fill, write_page
 from pivot.reproduce.plan import Cell, Side, load_plan
-from pivot.reproduce.results import Results
+from pivot.reproduce.results import Results, values_of
 from pivot.reproduce.screening import best_side, due_cells
+from pivot.reproduce.strips import WORLD_ARMS, sensitivity_figure, worlds_figure
 from pivot.reproduce.tables import lines, seeds_table
 from pivot.reproduce.tuning import fair_table, sweep_table
 from pivot.reproduce.verdicts import judge
@@ -118,9 +120,41 @@ def test_figures_are_written_beside_the_page(write_results, tmp_path):
     )
     page = write_page(PLAN, folder, tmp_path / "docs" / "results.md")
     drawn = {path.name for path in (page.parent / "images" / "results").iterdir()}
-    assert drawn == {f"{name}.svg" for name in FIGURES}
+    # One world and one value of each setting are nothing to compare.
+    assert drawn == {f"{name}.svg" for name in FIGURES if name not in ("worlds", "sensitivity")}
     before = page.read_bytes()
     assert write_page(PLAN, folder, page).read_bytes() == before
+
+
+def test_a_figure_stands_in_its_section(full):
+    drawn = figures(PLAN, full)
+    assert set(drawn) == set(FIGURES)
+    text = body(PLAN, full, list(drawn))
+    for name in FIGURES:
+        section = text[: text.index(f"images/results/{name}.svg")].rpartition("\n## ")[2].partition("\n")[0]
+        assert section == HOMES.get(name, "Verdicts")
+
+
+def test_the_figure_of_worlds_has_a_dot_for_every_seed_and_a_bar_at_their_mean(full):
+    axes = worlds_figure(PLAN, full).axes[0]
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == list(PLAN.worlds)
+    dots = sorted(
+        round(float(y), 6) for line in axes.lines for y in line.get_ydata() if line.get_marker() == "o"
+    )
+    expected = []
+    for world, arm in itertools.product(PLAN.worlds, WORLD_ARMS):
+        for seed in range(PLAN.seeds_of(Side("dapo", world))):
+            ours, theirs = (
+                values_of(full.by_cell[Cell(world, a, seed)], "test").mean() for a in (arm, "dapo")
+            )
+            expected.append(round(float(100 * (ours - theirs)), 6))
+    assert dots == sorted(expected)
+
+
+def test_the_figure_of_settings_names_the_value_that_the_preset_has(full):
+    beta, weight = sensitivity_figure(PLAN, full).axes
+    assert [tick.get_text() for tick in beta.get_xticklabels()] == ["0.1", "0.25", "0.5", "1.0", "2.0"]
+    assert [tick.get_text() for tick in weight.get_xticklabels()] == ["0.03", "0.1", "0.3", "1.0"]
 
 
 def test_the_committed_page_is_what_the_committed_numbers_give():

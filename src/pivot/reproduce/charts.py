@@ -1,4 +1,4 @@
-"""The figures of the results page: learning curves over steps and over time, and all claims with their intervals."""
+"""The figures of the results page: learning curves, all claims with their intervals, and what varies by seed."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from pivot.report.charts import Curve, LineChart
 from pivot.report.figures import COLOURS, STYLE, plot
 from pivot.reproduce.plan import Plan
 from pivot.reproduce.results import Results
+from pivot.reproduce.strips import sensitivity_figure, worlds_figure
 from pivot.reproduce.tables import lines
 from pivot.reproduce.verdicts import Judged, judge
 
@@ -34,6 +35,12 @@ def figures(plan: Plan, results: Results) -> dict[str, Figure]:
     shown = [one for one in judged if one.difference is not None and one.claim.metric != "dependency"]
     if shown:
         found["claims"] = _forest(shown)
+    for name, drawn in (
+        ("worlds", worlds_figure(plan, results)),
+        ("sensitivity", sensitivity_figure(plan, results)),
+    ):
+        if drawn is not None:
+            found[name] = drawn
     return found
 
 

@@ -19,7 +19,11 @@ FIGURES = {
     "learning-time": "Learning curves over training time",
     "training-accuracy": "Accuracy of the rollouts over steps",
     "claims": "All claims with their intervals",
+    "worlds": "Difference to DAPO in each world, every seed",
+    "sensitivity": "In-domain accuracy over beta and lambda_exp, every seed",
 }
+HOMES = {"worlds": "Where each module helps", "sensitivity": "Sensitivity: beta"}
+"""Figure -> the section that it stands in; any other stands with the verdicts."""
 
 
 def write_page(plan: Plan, results: Path, page: Path) -> Path:
@@ -36,12 +40,12 @@ def write_page(plan: Plan, results: Path, page: Path) -> Path:
 
 
 def body(plan: Plan, results: Results, drawn: list[str]) -> str:
-    """All sections, with the figures after the verdicts."""
+    """All sections, each followed by its figures."""
     parts = []
     for section in all_sections(plan, results):
         parts.append(section.markdown())
-        if section.title == "Verdicts":
-            parts += [f"![{FIGURES[name]}](images/results/{name}.svg)" for name in drawn]
+        here = [name for name in drawn if HOMES.get(name, "Verdicts") == section.title]
+        parts += [f"![{FIGURES[name]}](images/results/{name}.svg)" for name in here]
     return "\n\n".join(parts)
 
 

@@ -163,6 +163,12 @@ class Plan:
             )
         return matching
 
+    def seeds_of(self, side: Side) -> int:
+        """How many seeds are planned for this side of a comparison; 0 where no group has it."""
+        return sum(
+            (c.world, c.arm, c.settings) == (side.world, side.arm, side.settings) for c in self.cells()
+        )
+
     def group_cells(self, name: str) -> list[Cell]:
         group = self.groups[name]
         found: list[Cell] = []

@@ -7,9 +7,9 @@ import pytest
 from pivot.cli import main
 from pivot.errors import UserError
 from pivot.reproduce.plan import Cell, Group, Plan, World, load_plan
-from pivot.reproduce.results import Results
+from pivot.reproduce.results import Results, values_of
 from pivot.reproduce.screening import best_side, due_of_group, seeds_of_choice, sides_of
-from pivot.reproduce.tuning import fair_table
+from pivot.reproduce.tuning import area_table, fair_table
 
 LOW, HIGH = ("train.lr=5e-5",), ("train.lr=2e-4",)
 SWEEP = Group(arms=("dapo", "pivot"), screened=1, vary=("train.lr = 5e-5 | recipe | 2e-4",))
@@ -87,6 +87,14 @@ def test_an_arm_is_judged_at_its_best_only_with_all_seeds(finished):
     assert rows[3].rstrip(" |").endswith("not run yet")
     rows = fair_table(finished(lambda cell: cell.seed == 0 or cell.settings != HIGH), SWEEP).splitlines()
     assert rows[3].rstrip(" |").endswith("holds")
+
+
+def test_areas_are_those_of_the_seeds_that_choose(finished):
+    results = finished(lambda cell: cell.seed == 0 or cell.settings == ())
+    name, seeds, *areas = area_table(results, SWEEP).splitlines()[3].strip("| ").split(" | ")
+    assert (name, seeds) == ("pivot", "1")
+    cells = [Cell("main", "pivot", 0, value) for value in (LOW, (), HIGH)]
+    assert areas == [f"{100 * values_of(results.by_cell[cell], 'auc').item():.1f}" for cell in cells]
 
 
 def test_more_screening_seeds_than_seeds_are_refused(tmp_path):

@@ -23,7 +23,7 @@ from pivot.reproduce.tables import (
     task_table,
     time_table,
 )
-from pivot.reproduce.tuning import fair_table, sweep_table
+from pivot.reproduce.tuning import area_table, fair_table, sweep_table
 from pivot.reproduce.verdicts import Judged, judge
 from pivot.reproduce.world_tables import description_table, help_table, kind_table
 
@@ -155,6 +155,11 @@ def _learning_rate(plan: Plan, results: Results, name: str) -> Iterator[str]:
             "value and the one chosen. Where more seeds are finished at every value, all of them choose."
         )
     yield fair_table(results, plan.groups[name])
+    yield (
+        "Area under the learning curve at each value, on the same seeds. A method that is faster at the common value is "
+        "to be seen beside DAPO with larger steps:"
+    )
+    yield area_table(results, plan.groups[name])
 
 
 def _worlds(plan: Plan, results: Results, name: str) -> Iterator[str]:

@@ -50,5 +50,16 @@ def fair_table(results: Results, group: Group) -> str:
     return markdown([*head, "common value", "own best", "verdict"], rows)
 
 
+def area_table(results: Results, group: Group) -> str:
+    """Area under the learning curve at each value, on the seeds that make the choice: a larger step is faster too."""
+    rows = []
+    for arm in group.arms:
+        sides = sides_of(group, arm)
+        seeds = seeds_of_choice(results, sides, group)
+        found = [mean_of(results, Line(arm, side, seeds or group.seeds), "auc") for side in sides]
+        rows.append([arm, f"{seeds}" if seeds else GAP, *found])
+    return markdown(["", "seeds", *(_value(side) for side in sides_of(group, group.arms[0]))], rows)
+
+
 def _value(side: Side) -> str:
     return " ".join(map(short_setting, side.settings)) or OWN

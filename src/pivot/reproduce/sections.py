@@ -156,8 +156,8 @@ def _learning_rate(plan: Plan, results: Results, name: str) -> Iterator[str]:
         )
     yield fair_table(results, plan.groups[name])
     yield (
-        "Area under the learning curve at each value, on the same seeds. A method that is faster at the common value is "
-        "to be seen beside DAPO with larger steps:"
+        "Area under the learning curve at each value, on the same seeds. A method that is faster at the common value "
+        "is to be seen beside DAPO with larger steps:"
     )
     yield area_table(results, plan.groups[name])
 

@@ -7,6 +7,7 @@ import pytest
 from pivot.errors import UserError
 from pivot.reproduce.cells import cell_config, cell_name, identity
 from pivot.reproduce.plan import QUICK_PLAN, Cell, Claim, Group, Side, load_plan
+from pivot.reproduce.tables import lines
 
 PLAN = load_plan()
 
@@ -20,7 +21,7 @@ def test_the_issues_tables_are_planned():
     parts = {"ser", "vaa", "off-pg-vaa", "off-sft-vaa", "ser-vaa-local", "calibrl", "calibrl-vaa", "pivot"}
     assert arms("ablation") >= parts
     assert {PLAN.groups[name].seeds for name in ("main", "ablation")} == {5}
-    five = ("main", "ablation", "bounded", "strict")
+    five = ("main", "ablation", "bounded", "strict", "tuned")
     assert {group.seeds for name, group in PLAN.groups.items() if name not in five} == {3}
     # Every trained arm of the main tables has the same learning-rate sweep.
     assert arms("learning-rate") >= (arms("main") | arms("ablation") | arms("bounded")) - {"base"}
@@ -75,6 +76,19 @@ def test_variants_are_varied_one_at_a_time():
     group = Group(vary=("method.beta = 0.1 | recipe", "method.support_floor = recipe | null"))
     assert group.variants() == [("method.beta=0.1",), (), ("method.support_floor=null",)]
     assert Group().variants() == [()]
+
+
+def test_a_groups_settings_are_in_every_variant():
+    group = Group(settings=("method.beta=0.1",), vary=("method.anchor_coef = recipe | 0.3",))
+    assert group.variants() == [("method.beta=0.1",), ("method.beta=0.1", "method.anchor_coef=0.3")]
+    assert replace(group, vary=()).variants() == [("method.beta=0.1",)]
+    # What varies is compared with the group's own arm as the group has it, or with an arm of another group as it is.
+    group = replace(group, arms=("pivot",))
+    assert [line.reference for line in lines(group, "pivot")] == [
+        None,
+        Side("pivot", settings=("method.beta=0.1",)),
+    ]
+    assert {line.reference for line in lines(group, "dapo")} == {Side("dapo")}
 
 
 def test_a_label_says_what_is_special():

@@ -61,17 +61,20 @@ class Group:
     seeds: int = 3
     screened: int = 0
     """Seeds that run at every value; the rest run at the common value and at an arm's best on these. 0: all of them."""
+    settings: tuple[str, ...] = ()
+    """Of every cell of the group, over its method's own."""
     vary: tuple[str, ...] = ()
     """`section.field = a | b | recipe`: settings that are varied, each on its own."""
 
     def variants(self) -> list[tuple[str, ...]]:
-        """The settings of each variant; one without any where nothing is varied."""
+        """The settings of each variant; only the group's own where nothing is varied."""
         found: list[tuple[str, ...]] = []
         for varied in self.vary:
             setting, _, values = varied.partition("=")
             for value in (value.strip() for value in values.split("|")):
-                found.append(() if value == UNCHANGED else (f"{setting.strip()}={value}",))
-        return list(dict.fromkeys(found)) or [()]
+                changed = () if value == UNCHANGED else (f"{setting.strip()}={value}",)
+                found.append(self.settings + changed)
+        return list(dict.fromkeys(found)) or [self.settings]
 
 
 @dataclass(frozen=True)

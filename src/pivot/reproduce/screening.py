@@ -49,7 +49,7 @@ def _is_due(results: Results, group: Group, cell: Cell) -> bool:
 
     What is finished stays, whoever won.
     """
-    if not group.screened or cell.is_single or cell.seed < group.screened or not cell.settings:
+    if not group.screened or cell.is_single or cell.seed < group.screened or cell.settings == group.settings:
         return True
     if cell in results.by_cell:
         return True

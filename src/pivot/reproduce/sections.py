@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from pivot.reproduce.plan import BASE, Cell, Plan, Side
+from pivot.reproduce.plan import BASE, Cell, Plan, Side, short_setting
 from pivot.reproduce.results import Results
 from pivot.reproduce.screening import due_cells, due_of_group
 from pivot.reproduce.statistics import show
@@ -134,7 +134,8 @@ def _against_own_arm(plan: Plan, results: Results, name: str) -> Iterator[str]:
     if not group.vary:
         yield from _accuracies(plan, results, name)
         return
-    yield f"Differences are to `{group.arms[0]}` as it is."
+    base = " ".join([group.arms[0], *map(short_setting, group.settings)])
+    yield f"Differences are to `{base}` as it is."
     yield accuracy_table(results, lines(group, group.arms[0]))
 
 
@@ -238,6 +239,8 @@ TITLES = {
     "bounded-ends": "The two halves of bounded PIVOT",
     "strict": "Absolute and strict PIVOT",
     "strict-worlds": "Absolute and strict PIVOT in two other worlds",
+    "tuned": "PIVOT with beta and lambda_exp chosen on the validation split",
+    "tuned-worlds": "The same in the other worlds",
     "grpo": "PIVOT on GRPO",
     "learning-rate": "Learning rate",
     "beta": "Sensitivity: beta",

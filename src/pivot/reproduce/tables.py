@@ -32,13 +32,17 @@ class Line:
 
 
 def lines(group: Group, reference: str | None = "dapo") -> list[Line]:
-    """A group's rows; each trained arm is compared with `reference` in its own world, without its settings."""
+    """A group's rows; each trained arm is compared with `reference` in its own world.
+
+    An arm of the group is the reference as the group has it, any other arm as its preset is; what varies is left out.
+    """
+    common = group.settings if reference in group.arms else ()
     found = []
     for world in group.worlds:
         for arm in group.arms:
             for settings in [()] if Cell(world, arm).is_single else group.variants():
                 side = Side(arm, world, settings)
-                against = Side(reference, world) if reference and arm != BASE else None
+                against = Side(reference, world, common) if reference and arm != BASE else None
                 said = [arm, *map(short_setting, settings)]
                 label = " ".join(said if len(group.worlds) == 1 else [f"{world}:", *said])
                 found.append(Line(label, side, group.seeds, None if against == side else against))

@@ -248,6 +248,7 @@ TITLES = {
     "interventions": "Image interventions",
     "open-calibration": "Open question: the calibration gap",
     "open-questions": "Open questions of the paper",
+    "open-tuned": "The open questions again, with tuned PIVOT",
     "open-entropy": "Open question: entropy without PIVOT",
 }
 BUILDERS: dict[str, Callable[[Plan, Results, str], Iterator[str]]] = {

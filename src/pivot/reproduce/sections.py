@@ -152,8 +152,8 @@ def _learning_rate(plan: Plan, results: Results, name: str) -> Iterator[str]:
     )
     if screened:
         yield (
-            f"Every value runs with the first {screened} seed{'s' if screened > 1 else ''}, the others with the common "
-            "value and the one chosen. Where more seeds are finished at every value, all of them choose."
+            f"Every value runs with the first {f'{screened} seeds' if screened > 1 else 'seed'}, the common one and the "
+            "one chosen with all. Where more seeds are finished at every value, all of them choose."
         )
     yield fair_table(results, plan.groups[name])
     yield (

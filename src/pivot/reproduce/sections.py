@@ -151,9 +151,10 @@ def _learning_rate(plan: Plan, results: Results, name: str) -> Iterator[str]:
         "in-domain difference to DAPO on all seeds: both at the common value, and each at its own best."
     )
     if screened:
+        first = f"{screened} seeds" if screened > 1 else "seed"
         yield (
-            f"Every value runs with the first {f'{screened} seeds' if screened > 1 else 'seed'}, the common one and the "
-            "one chosen with all. Where more seeds are finished at every value, all of them choose."
+            f"Every value runs with the first {first}, the common one and the one chosen with all. Where more "
+            "seeds are finished at every value, all of them choose."
         )
     yield fair_table(results, plan.groups[name])
     yield (

@@ -14,7 +14,7 @@ from pivot.reproduce.plan import Cell, Side, load_plan
 from pivot.reproduce.results import Results, values_of
 from pivot.reproduce.screening import best_side, due_cells
 from pivot.reproduce.strips import WORLD_ARMS, sensitivity_figure, worlds_figure
-from pivot.reproduce.tables import lines, seeds_table
+from pivot.reproduce.tables import lines, markdown, seeds_table
 from pivot.reproduce.tuning import fair_table, sweep_table
 from pivot.reproduce.verdicts import judge
 
@@ -213,6 +213,10 @@ def test_equal_time_waits_for_the_methods_to_be_timed(write_results, tmp_path):
     assert judge(Results.load(PLAN, folder), claim).verdict == "not run yet"
     write_results(PLAN, tmp_path, planted, skip=lambda c: c.world != "main")
     assert judge(Results.load(PLAN, folder), claim).difference is not None
+
+
+def test_a_bar_in_a_cell_does_not_start_another():
+    assert markdown(["claim", "verdict"], [["|U| <= 1", "holds"]]).splitlines()[2] == r"| \|U\| <= 1 | holds |"
 
 
 def test_every_finished_cell_stands_in_the_table_of_seeds(write_results, tmp_path):

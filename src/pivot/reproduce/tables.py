@@ -50,9 +50,10 @@ def lines(group: Group, reference: str | None = "dapo") -> list[Line]:
 
 
 def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table, the first column to the left and the others to the right."""
+    """A Markdown table, the first column to the left and the others to the right; a bar in a cell stays one."""
     marks = [":--", *("--:" for _ in head[1:])]
-    return "\n".join(f"| {' | '.join(row)} |" for row in (head, marks, *rows))
+    escaped = [[cell.replace("|", r"\|") for cell in row] for row in (head, marks, *rows)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in escaped)
 
 
 def accuracy_table(results: Results, chosen: Sequence[Line]) -> str:

@@ -216,7 +216,9 @@ def test_equal_time_waits_for_the_methods_to_be_timed(write_results, tmp_path):
 
 
 def test_a_bar_in_a_cell_does_not_start_another():
-    assert markdown(["claim", "verdict"], [["|U| <= 1", "holds"]]).splitlines()[2] == r"| \|U\| <= 1 | holds |"
+    assert (
+        markdown(["claim", "verdict"], [["|U| <= 1", "holds"]]).splitlines()[2] == r"| \|U\| <= 1 | holds |"
+    )
 
 
 def test_every_finished_cell_stands_in_the_table_of_seeds(write_results, tmp_path):

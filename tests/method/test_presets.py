@@ -20,10 +20,11 @@ def changed(name: str, base: str) -> dict[str, object]:
     return {n: getattr(one, n) for n in names if getattr(one, n) != getattr(other, n)}
 
 
-def test_the_papers_thirteen_methods_and_two_of_ours() -> None:
+def test_the_papers_thirteen_methods_and_four_of_ours() -> None:
     assert set(PRESETS) == {
         "grpo", "dapo", "papo", "vppo", "calibrl", "calibrl-vaa", "off-pg-vaa", "off-sft-vaa",
         "ser", "vaa", "ser-vaa-local", "pivot", "pivot-grpo", "pivot-bounded", "pivot-adaptive", "pivot-absolute",
+        "pivot-weighted",
     }  # fmt: skip
     assert all(name == method.name and method.summary for name, method in PRESETS.items())
 
@@ -53,6 +54,7 @@ SER = {"replay": True, "anchor_use": "calibrate"}
         ("pivot-bounded", "pivot", {"utility_bound": 1.0, "soften_wrong": False}),
         ("pivot-adaptive", "pivot", {"beta": 1.0, "adapt_beta": True}),
         ("pivot-absolute", "pivot", {"beta": 1.0, "support_form": "absolute"}),
+        ("pivot-weighted", "pivot-absolute", {"modulation": "weigh"}),
     ],
 )  # fmt: skip
 def test_a_method_differs_from_another_in_just_this(name: str, base: str, difference: dict) -> None:

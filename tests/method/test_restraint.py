@@ -1,4 +1,4 @@
-"""The two restraints of ours on Eq. 14, against hand-computed numbers and a naive loop."""
+"""The restraints of ours on Eq. 14, against hand-computed numbers and a naive loop."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from pivot.method import (
     preset,
     restrain_utility,
     support_separation,
+    weigh_advantage,
 )
 
 UTILITY_BT = torch.tensor([[2.0, -3.0, 0.5], [2.0, -3.0, 0.5]])
@@ -135,3 +136,48 @@ def test_a_slip_weighs_little_and_a_percept_much_when_support_is_absolute() -> N
     assert plain.advantage_BT[1].tolist() == pytest.approx([3.5 * wrong, (1 - 0.5 * 7 / 9) * wrong], rel=1e-4)
     assert absolute.advantage_BT[1].tolist() == pytest.approx([1.05 * wrong, 0.3 * wrong], rel=1e-4)
     assert absolute.support_clipped_share == 0
+
+
+def test_weighed_advantages_grow_with_the_size_of_utility_and_keep_their_sign() -> None:
+    advantage_B = torch.tensor([2.0, -1.0])
+    mask_BT = torch.tensor([[1, 1, 1], [1, 1, 0]]).bool()
+    found = weigh_advantage(advantage_B, UTILITY_BT, mask_BT, beta=0.5)
+    assert found.tolist() == [[4.0, 5.0, 2.5], [-2.0, -2.5, 0.0]]
+
+
+P_V = torch.tensor([0.5, 0.3, 0.15, 0.05], dtype=torch.float64)
+Q_V = torch.tensor([0.6, 0.1, 0.2, 0.1], dtype=torch.float64)
+
+
+def expected_push(**changes) -> tuple[torch.Tensor, float]:
+    """On the logits of one token that decides nothing: E[A' d log p(y) / d logits] over y ~ p, and |A|.
+
+    Every word of the vocabulary is a response of one token, once right and once wrong.
+    """
+    method = replace(preset("pivot"), utility="local", format_coef=0.0, **changes)
+    words = len(P_V)
+    clean_BT = P_V.log().repeat_interleave(2)[:, None]
+    corrupted_BT = Q_V.log().repeat_interleave(2)[:, None]
+    mask_BT = torch.ones(2 * words, 1).bool()
+    rows = TokenScores(clean_BT, torch.ones_like(clean_BT), mask_BT, corrupted_BT)
+    rewards_PG = torch.tensor([[1.0, 0.0]] * words, dtype=torch.float64)
+    found = allocate_advantage(method, rewards_PG, torch.ones_like(rewards_PG), rows)
+    score_VV = torch.eye(words, dtype=torch.float64) - P_V
+    push_V = (P_V * found.advantage_BT.view(words, 2).mean(dim=1)) @ score_VV
+    return push_V, float(found.group_advantage_B.abs()[0])
+
+
+def test_eq_14_pushes_a_token_that_decides_nothing_away_from_the_corrupted_image() -> None:
+    """The push is beta |A| (p - q): the gradient of beta |A| KL(q||p), whose weight in PAPO_D is 0.01."""
+    push_V, size = expected_push(beta=0.5)
+    torch.testing.assert_close(push_V, 0.5 * size * (P_V - Q_V))
+    logits_V = P_V.log().requires_grad_()
+    divergence = (Q_V * (Q_V.log() - torch.log_softmax(logits_V, 0))).sum()
+    (gradient_V,) = torch.autograd.grad(divergence, logits_V)
+    torch.testing.assert_close(push_V, 0.5 * size * gradient_V)
+
+
+@pytest.mark.parametrize("form", ["relative", "absolute"])
+def test_weighing_pushes_a_token_that_decides_nothing_nowhere(form: str) -> None:
+    push_V, _ = expected_push(beta=0.5, modulation="weigh", support_form=form)
+    torch.testing.assert_close(push_V, torch.zeros_like(P_V))

@@ -28,7 +28,7 @@ from pivot.method.offpolicy import sft_loss, shaped_ratio_loss, shaped_ratio_ter
 from pivot.method.papo import double_entropy, perception_divergence
 from pivot.method.policy import PolicyTerms, k3_divergence, policy_loss, policy_terms, reference_kl
 from pivot.method.presets import PRESETS, preset
-from pivot.method.restraint import absolute_support, restrain_utility, support_separation
+from pivot.method.restraint import absolute_support, restrain_utility, support_separation, weigh_advantage
 from pivot.method.statistics import TokenStatistics, token_statistics
 from pivot.method.switches import Method
 from pivot.method.visual import (
@@ -95,4 +95,5 @@ __all__ = [
     "token_utility",
     "top_token_mask",
     "visual_support",
+    "weigh_advantage",
 ]

@@ -10,7 +10,7 @@ from torch import Tensor
 from pivot.method.advantage import add_visual_advantage, group_advantage, is_correct, protect_sign
 from pivot.method.numerics import on_valid
 from pivot.method.policy import k3_divergence
-from pivot.method.restraint import absolute_support, restrain_utility, support_separation
+from pivot.method.restraint import absolute_support, restrain_utility, support_separation, weigh_advantage
 from pivot.method.shapes import check_floating, check_mask
 from pivot.method.switches import Method
 from pivot.method.visual import combine_utility, entropy_gate, future_support, visual_support
@@ -104,7 +104,8 @@ def allocate_advantage(
         utility_BT = restrain_utility(
             parts["utility_BT"], correct_B, bound=method.utility_bound, soften_wrong=method.soften_wrong
         )
-        modulated_BT = add_visual_advantage(base_B, utility_BT, valid_BT, beta=beta)
+        modulate = weigh_advantage if method.modulation == "weigh" else add_visual_advantage
+        modulated_BT = modulate(base_B, utility_BT, valid_BT, beta=beta)
         advantage_BT = protect_sign(modulated_BT, correct_B)
         parts["protected_BT"] = advantage_BT != modulated_BT
     factor_B, policy_mask_BT = _dependency_parts(method, scores, minibatch_B)

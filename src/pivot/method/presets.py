@@ -89,10 +89,18 @@ _ALL = (
         beta=1.0,
         support_form="absolute",
     ),
+    replace(
+        _PIVOT,
+        name="pivot-weighted",
+        summary="PIVOT, ours: c = p - q and A + beta A |U|, so that nothing is pushed but by its reward",
+        beta=1.0,
+        support_form="absolute",
+        modulation="weigh",
+    ),
 )
 
 PRESETS: Mapping[str, Method] = MappingProxyType({method.name: method for method in _ALL})
-"""Name -> method, in the order in which the paper presents them; the last three are changes of ours to PIVOT."""
+"""Name -> method, in the order in which the paper presents them; the last four are changes of ours to PIVOT."""
 
 
 def preset(name: str) -> Method:

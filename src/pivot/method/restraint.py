@@ -3,6 +3,10 @@
 Eq. 14 softens the penalty of a wrong response's token that the image supports, and c has no lower bound. Both are
 harmless where errors come from language priors, whose tokens have c < 0, and do harm where the image is misread.
 And c is a quotient: that of an unlikely token can be far from 0 by chance, and such tokens have the largest gradients.
+
+What Eq. 14 adds has the sign of U whether the response is right or wrong. Where a token decides nothing, the expected
+push on its logit is therefore not 0 but beta E|A| (p - q), the gradient of KL(q||p): the policy leaves the corrupted
+image's, which also knows how to write, and the further it is away the harder it is pushed.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from pivot.method.advantage import add_visual_advantage
 from pivot.method.numerics import on_valid, valid_logprobs
 from pivot.method.shapes import check_floating, check_mask
 
@@ -52,6 +57,17 @@ def restrain_utility(
     if soften_wrong:
         return utility_BT
     return torch.where(correct_B.bool()[:, None], utility_BT, utility_BT.clamp(max=0))
+
+
+@torch.no_grad()
+def weigh_advantage(advantage_B: Tensor, utility_BT: Tensor, mask_BT: Tensor, *, beta: float) -> Tensor:
+    """A'_t = A + beta * A * |U_t|, in place of Eq. 14's |A| * U_t, [B, T]; 0 where masked.
+
+    What the image has a say in weighs more, in the direction of its reward: signs never change, and where right and
+    wrong responses have the same tokens the expected push is 0.
+    """
+    utility_BT = torch.where(advantage_B[:, None] < 0, -utility_BT.abs(), utility_BT.abs())
+    return add_visual_advantage(advantage_B, utility_BT, mask_BT, beta=beta)
 
 
 @torch.no_grad()

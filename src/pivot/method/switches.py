@@ -45,6 +45,8 @@ class Method:
     """Visual utility: none, U = c (the ablation VAA_local), or Eq. 13."""
     beta: float = 0.5
     """Strength of the advantage modulation (Eq. 14); the value is not in the paper."""
+    modulation: Literal["add", "weigh"] = "add"
+    """Eq. 14's A + beta |A| U, or A + beta A |U|, which adds nothing that is not about reward. Ours; add in PIVOT."""
     adapt_beta: bool = False
     """Multiply beta by how well c tells the right responses of a prompt from its wrong ones. Ours, off in PIVOT."""
     utility_bound: float | None = None

@@ -167,7 +167,7 @@ def _learning_rate(plan: Plan, results: Results, name: str) -> Iterator[str]:
 def _worlds(plan: Plan, results: Results, name: str) -> Iterator[str]:
     group = plan.groups[name]
     worlds = [world for world in plan.worlds if world == "main" or world in group.worlds]
-    yield "\n".join(f"- **{world}**: {plan.worlds[world].about}." for world in worlds)
+    yield "\n".join(f"- **{label}**: {world.about}." for label, world in plan.worlds.items())
     yield (
         "The starting points, per cent. *Rewarded without right percepts*: of the responses that guess or name a "
         "wrong percept, how many are rewarded. *Weight of words*: the share of filler and template tokens in the sum "
@@ -243,6 +243,8 @@ TITLES = {
     "tuned": "PIVOT with beta and lambda_exp chosen on the validation split",
     "tuned-worlds": "The same in the other worlds",
     "grpo": "PIVOT on GRPO",
+    "gentle": "The ablation at beta = 0.1",
+    "long": "Three hundred steps",
     "learning-rate": "Learning rate",
     "beta": "Sensitivity: beta",
     "lambda-exp": "Sensitivity: lambda_exp",

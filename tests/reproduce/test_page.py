@@ -143,7 +143,7 @@ def test_the_figure_of_worlds_has_a_dot_for_every_seed_and_a_bar_at_their_mean(f
     )
     expected = []
     for world, arm in itertools.product(PLAN.worlds, WORLD_ARMS):
-        for seed in range(PLAN.seeds_of(Side("dapo", world))):
+        for seed in range(PLAN.seeds_of(Side(arm, world))):
             ours, theirs = (
                 values_of(full.by_cell[Cell(world, a, seed)], "test").mean() for a in (arm, "dapo")
             )

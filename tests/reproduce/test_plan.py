@@ -21,10 +21,10 @@ def test_the_issues_tables_are_planned():
     parts = {"ser", "vaa", "off-pg-vaa", "off-sft-vaa", "ser-vaa-local", "calibrl", "calibrl-vaa", "pivot"}
     assert arms("ablation") >= parts
     assert {PLAN.groups[name].seeds for name in ("main", "ablation")} == {5}
-    five = ("main", "ablation", "bounded", "strict", "tuned")
+    five = ("main", "ablation", "bounded", "strict", "tuned", "weighted")
     assert {group.seeds for name, group in PLAN.groups.items() if name not in five} == {3}
     # Every trained arm of the main tables has the same learning-rate sweep.
-    assert arms("learning-rate") >= (arms("main") | arms("ablation") | arms("bounded")) - {"base"}
+    assert arms("learning-rate") >= (arms("main") | arms("ablation") | arms("bounded") | arms("weighted")) - {"base"}
     assert len(PLAN.groups["main"].variants()) == 1
     assert len(PLAN.cells(["main"])) == 26
 

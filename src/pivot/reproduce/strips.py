@@ -15,7 +15,7 @@ from pivot.reproduce.cells import cell_config
 from pivot.reproduce.plan import Cell, Plan, Side, side_cells
 from pivot.reproduce.results import Results
 
-WORLD_ARMS = ("ser", "vaa", "pivot", "pivot-absolute", "pivot-bounded")
+WORLD_ARMS = ("ser", "vaa", "pivot", "pivot-absolute", "pivot-bounded", "pivot-weighted")
 SWEPT = {"beta": "beta", "lambda-exp": "lambda_exp"}
 """Groups that vary one setting of one arm, and what the axis says."""
 

@@ -24,7 +24,9 @@ def test_the_issues_tables_are_planned():
     five = ("main", "ablation", "bounded", "strict", "tuned", "weighted")
     assert {group.seeds for name, group in PLAN.groups.items() if name not in five} == {3}
     # Every trained arm of the main tables has the same learning-rate sweep.
-    assert arms("learning-rate") >= (arms("main") | arms("ablation") | arms("bounded") | arms("weighted")) - {"base"}
+    assert arms("learning-rate") >= (arms("main") | arms("ablation") | arms("bounded") | arms("weighted")) - {
+        "base"
+    }
     assert len(PLAN.groups["main"].variants()) == 1
     assert len(PLAN.cells(["main"])) == 26
 

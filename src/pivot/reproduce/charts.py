@@ -115,14 +115,16 @@ def _forest(judged: Sequence[Judged]) -> Figure:
             assert found is not None
             colour = VERDICT_COLOURS[one.verdict]
             low, mean, high = (100 * value for value in (found.low, found.mean, found.high))
-            axes.plot([max(low, -WIDEST), min(high, WIDEST)], [place, place], color=colour, linewidth=2)
-            axes.plot(mean, place, "o", color=colour, markersize=4.5)
-            for end, arrow in ((low, "<"), (high, ">")):
+            axes.plot(np.clip([low, high], -WIDEST, WIDEST), [place, place], color=colour, linewidth=2)
+            if abs(mean) <= WIDEST:
+                axes.plot(mean, place, "o", color=colour, markersize=4.5)
+            for end in (low, high):
                 if abs(end) > WIDEST:
+                    arrow = "<" if end < 0 else ">"
                     axes.plot(np.sign(end) * WIDEST, place, arrow, color=colour, markersize=6)
         axes.axvline(0, color="#8a939f", linewidth=0.8)
         axes.set_yticks(range(len(judged)), [one.claim.text for one in judged], fontsize=7)
-        axes.invert_yaxis()
+        axes.set_ylim(len(judged) - 0.3, -0.7)
         axes.grid(axis="y", visible=False)
         axes.set_xlim(-WIDEST * 1.05, WIDEST * 1.05)
         axes.set_xlabel("difference, points (95% interval; an arrow: it goes on)")

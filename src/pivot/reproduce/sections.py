@@ -244,6 +244,7 @@ TITLES = {
     "tuned-worlds": "The same in the other worlds",
     "grpo": "PIVOT on GRPO",
     "push": "What Eq. 14 does in expectation: a perception term",
+    "push-wordy": "The same term among many words",
     "weighted": "PIVOT that weighs instead of pushing",
     "weighted-worlds": "The same in two other worlds",
     "gentle": "The ablation at beta = 0.1",

@@ -13,7 +13,7 @@ from pivot.reproduce.page import BEGIN, END, FIGURES, HOMES, body, fill, write_p
 from pivot.reproduce.plan import Cell, Side, load_plan
 from pivot.reproduce.results import Results, values_of
 from pivot.reproduce.screening import best_side, due_cells
-from pivot.reproduce.strips import WORLD_ARMS, sensitivity_figure, worlds_figure
+from pivot.reproduce.strips import WORLD_ARMS, push_figure, sensitivity_figure, worlds_figure
 from pivot.reproduce.tables import lines, markdown, seeds_table
 from pivot.reproduce.tuning import fair_table, sweep_table
 from pivot.reproduce.verdicts import judge
@@ -121,7 +121,7 @@ def test_figures_are_written_beside_the_page(write_results, tmp_path):
     page = write_page(PLAN, folder, tmp_path / "docs" / "results.md")
     drawn = {path.name for path in (page.parent / "images" / "results").iterdir()}
     # One world and one value of each setting are nothing to compare.
-    assert drawn == {f"{name}.svg" for name in FIGURES if name not in ("worlds", "sensitivity")}
+    assert drawn == {f"{name}.svg" for name in FIGURES if name not in ("worlds", "sensitivity", "push")}
     before = page.read_bytes()
     assert write_page(PLAN, folder, page).read_bytes() == before
 
@@ -149,6 +149,13 @@ def test_the_figure_of_worlds_has_a_dot_for_every_seed_and_a_bar_at_their_mean(f
             )
             expected.append(round(float(100 * (ours - theirs)), 6))
     assert dots == sorted(expected)
+
+
+def test_the_figure_of_the_push_has_both_sweeps_on_one_scale(full):
+    axes = push_figure(PLAN, full).axes[0]
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["0", "0.08", "0.2", "0.4", "0.8", "1.6"]
+    dots = sum(len(line.get_ydata()) for line in axes.lines if line.get_marker() == "o")
+    assert dots == 3 * (len(PLAN.groups["push"].variants()) + len(PLAN.groups["beta"].variants()))
 
 
 def test_the_figure_of_settings_names_the_value_that_the_preset_has(full):

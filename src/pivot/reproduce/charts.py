@@ -14,7 +14,7 @@ from pivot.report.charts import Curve, LineChart
 from pivot.report.figures import COLOURS, STYLE, plot
 from pivot.reproduce.plan import Plan
 from pivot.reproduce.results import Results
-from pivot.reproduce.strips import sensitivity_figure, worlds_figure
+from pivot.reproduce.strips import push_figure, sensitivity_figure, worlds_figure
 from pivot.reproduce.tables import lines
 from pivot.reproduce.verdicts import Judged, judge
 
@@ -38,6 +38,7 @@ def figures(plan: Plan, results: Results) -> dict[str, Figure]:
     for name, drawn in (
         ("worlds", worlds_figure(plan, results)),
         ("sensitivity", sensitivity_figure(plan, results)),
+        ("push", push_figure(plan, results)),
     ):
         if drawn is not None:
             found[name] = drawn

@@ -21,8 +21,13 @@ FIGURES = {
     "claims": "All claims with their intervals",
     "worlds": "Difference to DAPO in each world, every seed",
     "sensitivity": "In-domain accuracy over beta and lambda_exp, every seed",
+    "push": "Responses in form over the weight of the push, every seed",
 }
-HOMES = {"worlds": "Where each module helps", "sensitivity": "Sensitivity: beta"}
+HOMES = {
+    "worlds": "Where each module helps",
+    "sensitivity": "Sensitivity: beta",
+    "push": "What Eq. 14 does in expectation: a perception term",
+}
 """Figure -> the section that it stands in; any other stands with the verdicts."""
 
 

@@ -247,6 +247,7 @@ TITLES = {
     "push-wordy": "The same term among many words",
     "weighted": "PIVOT that weighs instead of pushing",
     "weighted-worlds": "The same in two other worlds",
+    "weighted-beta": "Weighing three times as strongly",
     "gentle": "The ablation at beta = 0.1",
     "long": "Three hundred steps",
     "learning-rate": "Learning rate",

@@ -8,15 +8,16 @@ import pytest
 
 from pivot.cli import main
 from pivot.errors import UserError
-from pivot.reproduce.charts import figures
+from pivot.reproduce.charts import WIDEST, claims_figure, figures
 from pivot.reproduce.page import BEGIN, END, FIGURES, HOMES, body, fill, write_page
 from pivot.reproduce.plan import Cell, Side, load_plan
 from pivot.reproduce.results import Results, values_of
 from pivot.reproduce.screening import best_side, due_cells
+from pivot.reproduce.statistics import Difference
 from pivot.reproduce.strips import WORLD_ARMS, push_figure, sensitivity_figure, worlds_figure
 from pivot.reproduce.tables import lines, markdown, seeds_table
 from pivot.reproduce.tuning import fair_table, sweep_table
-from pivot.reproduce.verdicts import judge
+from pivot.reproduce.verdicts import Judged, judge
 
 ROOT = Path(__file__).parents[2]
 PLAN = load_plan()
@@ -149,6 +150,16 @@ def test_the_figure_of_worlds_has_a_dot_for_every_seed_and_a_bar_at_their_mean(f
             )
             expected.append(round(float(100 * (ours - theirs)), 6))
     assert dots == sorted(expected)
+
+
+def test_a_claim_beyond_the_figures_width_is_an_arrow_on_its_side():
+    far = Judged(PLAN.claims[0], Difference(mean=-0.66, low=-0.72, high=-0.60, seeds=2), 2, 2)
+    near = Judged(PLAN.claims[1], Difference(mean=0.1, low=-0.1, high=0.9, seeds=2), 2, 2)
+    axes = claims_figure([far, near]).axes[0]
+    drawn = [line for line in axes.lines if line.get_marker() != "None"]
+    marks = {(line.get_marker(), round(float(line.get_xdata()[0]), 6)) for line in drawn}
+    assert marks == {("<", -WIDEST), ("o", 10.0), (">", WIDEST)}
+    assert all(abs(x) <= WIDEST for line in axes.lines for x in line.get_xdata())
 
 
 def test_the_figure_of_the_push_has_both_sweeps_on_one_scale(full):

@@ -34,7 +34,7 @@ def figures(plan: Plan, results: Results) -> dict[str, Figure]:
     judged = [judge(results, claim) for claim in plan.claims]
     shown = [one for one in judged if one.difference is not None and one.claim.metric != "dependency"]
     if shown:
-        found["claims"] = _forest(shown)
+        found["claims"] = claims_figure(shown)
     for name, drawn in (
         ("worlds", worlds_figure(plan, results)),
         ("sensitivity", sensitivity_figure(plan, results)),
@@ -106,7 +106,7 @@ def _drawn(chart: LineChart) -> Figure:
     return figure
 
 
-def _forest(judged: Sequence[Judged]) -> Figure:
+def claims_figure(judged: Sequence[Judged]) -> Figure:
     """A line a claim, from the first at the top: the difference and its interval, coloured by the verdict."""
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(7.2, 0.9 + 0.24 * len(judged)))

@@ -66,8 +66,9 @@ def weigh_advantage(advantage_B: Tensor, utility_BT: Tensor, mask_BT: Tensor, *,
     What the image has a say in weighs more, in the direction of its reward: signs never change, and where right and
     wrong responses have the same tokens the expected push is 0.
     """
-    utility_BT = torch.where(advantage_B[:, None] < 0, -utility_BT.abs(), utility_BT.abs())
-    return add_visual_advantage(advantage_B, utility_BT, mask_BT, beta=beta)
+    return add_visual_advantage(
+        advantage_B, advantage_B.sign()[:, None] * utility_BT.abs(), mask_BT, beta=beta
+    )
 
 
 @torch.no_grad()

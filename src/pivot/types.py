@@ -63,18 +63,23 @@ class Reward:
 class Response:
     """One sampled answer y, with what decoding saw of it.
 
-    `logprobs_T` and `entropy_T` belong to the model's *unmodified* distribution (temperature 1, no top-p,
-    nothing banned), whatever the sampler did to it.
+    `logprobs_T` and `entropy_T` belong to the policy's own distribution: logits over its temperature, without top-p,
+    top-k or banned tokens. They are None where the sampler knows only its truncated distribution; the trainer then
+    computes them in a forward pass of its own (`rollout.recompute_logprobs`).
     """
 
     token_ids_T: torch.Tensor
     """int64, with the end-of-turn token where there is one."""
     text: str
-    logprobs_T: torch.Tensor
-    entropy_T: torch.Tensor
+    logprobs_T: torch.Tensor | None
+    entropy_T: torch.Tensor | None
     truncated: bool
     """The response hit the length limit before it ended."""
     reward: Reward | None = None
+
+    @property
+    def correct(self) -> bool:
+        return self.reward is not None and self.reward.correct
 
     def __len__(self) -> int:
         return int(self.token_ids_T.numel())
@@ -91,6 +96,8 @@ class Anchor:
     """The same for the entropies."""
     recorded_logprobs_T: torch.Tensor | None = None
     """Under the weights that once sampled it (Off-PG's denominator)."""
+    reward: Reward | None = None
+    """What it earned when it was recorded; None where that is not known."""
     entropy: float | None = None
     dependency: float | None = None
     probability: float = 0.0

@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from pivot.errors import UserError
-from pivot.experience import ExperienceBuffer, StoredResponse
+from pivot.experience import ExperienceBuffer, StoredResponse, storage
 from pivot.experience.storage import FILE_NAME, load_state
 
 
@@ -22,6 +22,8 @@ def filled(num_prompts: int = 20, **limits: int) -> ExperienceBuffer:
                 generator.integers(0, 150_000, int(generator.integers(1, 9))),
                 entropy=float(generator.random()) if index % 3 else None,
                 dependency=float(generator.random()) if index % 4 else None,
+                accuracy=1.0,
+                format=float(index % 2),
             )
             for _ in range(index % 5)
         ]
@@ -113,12 +115,12 @@ def test_a_missing_file_is_named(tmp_path):
 
 def test_another_version_is_refused(tmp_path):
     save_file(
-        {"a": np.zeros(1)}, tmp_path / FILE_NAME, metadata={"format": "pivot-experience", "version": "2"}
+        {"a": np.zeros(1)}, tmp_path / FILE_NAME, metadata={"format": "pivot-experience", "version": "3"}
     )
-    with pytest.raises(UserError, match="version 2"):
+    with pytest.raises(UserError, match="version 3"):
         load_state(tmp_path)
     save_file({"a": np.zeros(1)}, tmp_path / FILE_NAME)
-    with pytest.raises(UserError, match="reads pivot-experience version 1"):
+    with pytest.raises(UserError, match="reads pivot-experience version 2 and earlier"):
         load_state(tmp_path)
 
 
@@ -164,3 +166,21 @@ def test_memory_stays_close_to_the_bytes_of_the_token_ids():
     assert buffer.stats().responses == 500 * 8
     assert used <= 1.3 * token_bytes
     assert token_bytes <= buffer.stats().bytes <= used
+
+
+def test_a_file_of_the_first_version_is_read_and_its_rewards_are_unknown(tmp_path, monkeypatch):
+    """Runs of the first version go on; only Off-PG, which needs the rewards, refuses them."""
+    buffer = filled()
+    old = buffer.state_dict()
+    for name in ("accuracy", "format"):
+        del old["arrays"][f"response.{name}"]
+    monkeypatch.setattr(storage, "VERSION", 1)
+    storage.save_state(old, tmp_path)
+    monkeypatch.undo()
+    loaded = ExperienceBuffer.load(tmp_path)
+    assert len(loaded) == len(buffer)
+    rows = [r for row in loaded.rows() for r in loaded.candidates(row.prompt_id)]
+    assert rows
+    assert all(r.accuracy is None and r.format is None for r in rows)
+    known = [r for row in buffer.rows() for r in buffer.candidates(row.prompt_id)]
+    assert [r.entropy for r in rows] == [r.entropy for r in known]

@@ -9,6 +9,10 @@ import pytest
 from pivot import recipes
 from pivot.config import apply_settings
 from pivot.method import preset
+from pivot.train import assembly
+from pivot.train.clock import PhaseClock
+from pivot.train.data import training_prompts
+from pivot.train.selection import Quotas, Selection
 
 SMALL = [
     "train.steps=3",
@@ -64,3 +68,31 @@ def weights():
         return load_file(newest / "model" / "model.safetensors")
 
     return read
+
+
+@pytest.fixture(scope="session")
+def make_trainer():
+    """A trainer with all its parts; close its judge after use."""
+
+    def make(config):
+        prompts = training_prompts(config)
+        policy = assembly.load_model(config)
+        judge = assembly.build_judge(config)
+        return assembly.build_trainer(config, policy, prompts.by_id, judge, PhaseClock())
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def prime():
+    """Fill a trainer's buffer by two rollouts without an update, so that its next step replays with anchors."""
+
+    def fill(trainer):
+        for _ in range(2):
+            selection = Selection(trainer.sources, 0, Quotas(6, 0))
+            groups = trainer._roll_out(selection.next_visits(), selection)
+            trainer._verify(groups)
+            trainer._record(groups, 0)
+        trainer.policy.forget_features()
+
+    return fill

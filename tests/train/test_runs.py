@@ -53,7 +53,8 @@ def test_replay_over_thirty_steps(tmp_path, small_config, repeatable):
     assert all(row["buffer/replay_share"] <= 0.5 or row["rollout/groups_kept"] < 4 for row in later)
     assert sum(row["buffer/replay_share"] for row in later) / len(later) > 0.3
     for row in rows:
-        assert row["rollout/groups_kept"] + row["rollout/groups_dropped"] == row["rollout/groups"]
+        parts = [row[f"rollout/groups_{part}"] for part in ("kept", "dropped", "surplus")]
+        assert sum(parts) == row["rollout/groups"]
         assert row["rollout/groups_kept"] <= 4
         assert row["rollout/tries"] <= config.rollout.max_tries + 1
         assert row["buffer/eligible"] <= row["buffer/size"] <= 24

@@ -1,11 +1,15 @@
 """The two quotas of a step, with a real buffer and a real stream; groups are made by hand."""
 
+import json
+import math
+
 import numpy as np
 import pytest
 import torch
 
 from pivot.experience import ExperienceBuffer, StoredResponse
-from pivot.train.selection import Selection, Sources
+from pivot.train.keep_rates import KeepRates
+from pivot.train.selection import Quotas, Selection, Sources, Visit
 from pivot.train.stream import FreshStream
 from pivot.types import Prompt, Response, Reward, RolloutGroup
 
@@ -27,8 +31,7 @@ def fill(buffer, num_rows, num_correct=2):
 
 
 def open_selection(sources, fresh, replayed, **options):
-    settings = {"max_tries": 2, "filter_groups": True} | options
-    return Selection(sources, 2, fresh, replayed, **settings)
+    return Selection(sources, 2, Quotas(fresh, replayed, **({"max_tries": 2} | options)))
 
 
 def roll(visits, num_correct):
@@ -117,3 +120,125 @@ def test_a_set_that_runs_dry_ends_the_step(sources):
     assert len(second) == 1, "forty prompts, thirty-nine used"
     selection.observe(roll(second, lambda v: 0))
     assert selection.next_visits() == []
+
+
+def collect(selection, num_correct):
+    """Run a whole selection; the number of visits of each round, replayed and fresh."""
+    rounds = []
+    while visits := selection.next_visits():
+        rounds.append((sum(v.draw is not None for v in visits), sum(v.draw is None for v in visits)))
+        selection.visits |= {v.prompt.id: v for v in visits}
+        selection.observe(roll(visits, num_correct))
+    selection.close()
+    return rounds
+
+
+def every_other(visit):
+    """A prompt with an odd number is informative, the others are never solved."""
+    return 2 * (int(visit.prompt.id[1:]) % 2)
+
+
+def test_twenty_tries_fill_a_step_that_three_leave_half_empty(sources):
+    """One prompt in four carries a signal."""
+
+    def one_in_four(visit):
+        return 2 if int(visit.prompt.id[1:]) % 4 == 0 else 0
+
+    few, many = (open_selection(sources, 6, 0, max_tries=tries) for tries in (3, 20))
+    collect(few, one_in_four)
+    collect(many, one_in_four)
+    assert len(few.kept) < 6
+    assert len(many.kept) == 6
+
+
+def test_a_round_asks_for_as_many_more_as_recent_steps_lost(sources):
+    sources.keep_rates.add(False, survived=10, sampled=20)
+    selection = open_selection(sources, 6, 0, oversample=True)
+    assert len(selection.next_visits()) == 12
+    plain = open_selection(sources, 6, 0, oversample=False)
+    assert len(plain.next_visits()) == 6
+
+
+def test_sources_are_oversampled_each_by_its_own_losses(sources):
+    fill(sources.buffer, 20)
+    sources.keep_rates.add(False, survived=5, sampled=5)
+    sources.keep_rates.add(True, survived=3, sampled=6)
+    visits = open_selection(sources, 4, 4, oversample=True).next_visits()
+    assert sum(v.draw is not None for v in visits) == 8
+    assert sum(v.draw is None for v in visits) == 4
+
+
+def test_what_survives_beyond_the_quota_is_surplus_and_the_step_is_exactly_full(sources):
+    sources.keep_rates.add(False, survived=10, sampled=20)
+    selection = open_selection(sources, 6, 0, oversample=True)
+    visits = selection.next_visits()
+    selection.observe(roll(visits, lambda v: 2))
+    assert [g.prompt.id for g in selection.kept] == [v.prompt.id for v in visits[:6]], "the first ones drawn"
+    assert len(selection.surplus) == 6
+    assert selection.next_visits() == []
+
+
+def test_a_second_round_knows_what_the_first_lost(sources):
+    selection = open_selection(sources, 8, 0, max_tries=20, oversample=True)
+    rounds = collect(selection, every_other)
+    assert rounds[0] == (0, 8), "nothing is known yet"
+    lost = 8 - sum(every_other(Visit(g.prompt)) > 0 for g in selection.sampled[:8])
+    assert rounds[1][1] == math.ceil(lost / max(0.25, (8 - lost) / 8))
+    assert len(selection.kept) == 8
+
+
+def test_a_round_asks_for_at_most_four_times_what_is_missing(sources):
+    sources.keep_rates.add(False, survived=0, sampled=100)
+    assert len(open_selection(sources, 3, 0, oversample=True).next_visits()) == 12
+
+
+def test_without_the_filter_nothing_is_oversampled(sources):
+    sources.keep_rates.add(False, survived=1, sampled=4)
+    selection = open_selection(sources, 6, 0, filter_groups=False, max_tries=1, oversample=True)
+    assert len(selection.next_visits()) == 6
+
+
+def test_both_quotas_fall_back_on_fresh_prompts_by_the_same_rule(sources):
+    """After the tries of its own source replay's share is refilled from fresh prompts, round by round."""
+    fill(sources.buffer, 30)
+    selection = open_selection(sources, 2, 4, max_tries=2)
+    fresh_seen = []
+
+    def replay_is_solved_and_every_other_fresh_one_useless(visit):
+        if visit.draw is not None:
+            return NUM_RESPONSES
+        if visit.prompt.id not in fresh_seen:
+            fresh_seen.append(visit.prompt.id)
+        return 0 if fresh_seen.index(visit.prompt.id) % 2 else 2
+
+    rounds = collect(selection, replay_is_solved_and_every_other_fresh_one_useless)
+    assert rounds == [(4, 2), (4, 1), (0, 4), (0, 2)], "two rounds more, not one"
+    assert len(selection.kept) == 5
+    assert selection.rounds == 4
+
+
+def test_keep_rates_remember_five_steps_and_survive_saving():
+    rates = KeepRates()
+    assert rates.rate(False) == 1.0
+    for survived in (0, 4, 4, 4, 4, 4):
+        rates.add(False, survived, 8)
+    rates.add(True, 0, 0)
+    assert rates.rate(False) == 0.5, "the oldest step is forgotten"
+    assert rates.rate(True) == 1.0
+    copy = KeepRates()
+    copy.load_state_dict(json.loads(json.dumps(rates.state_dict())))
+    assert copy == rates
+
+
+@pytest.mark.parametrize(("num_correct", "is_kept"), [(0, True), (2, True), (3, False), (4, False)])
+def test_the_filter_judges_an_off_policy_group_with_its_experience_in_it(sources, num_correct, is_kept):
+    """An old success in the last slot makes an unsolved group informative, and may make one flat."""
+    fill(sources.buffer, 8)
+    selection = open_selection(sources, 0, 4, max_tries=1, with_experience=True)
+    visits = selection.next_visits()
+    selection.visits |= {v.prompt.id: v for v in visits}
+    selection.observe(roll(visits, lambda v: num_correct))
+    assert (len(selection.kept) == 4) == is_kept
+    fresh = open_selection(sources, 4, 0, max_tries=1, with_experience=True)
+    fresh.observe(roll(fresh.next_visits(), lambda v: num_correct))
+    assert (len(fresh.kept) == 4) == (0 < num_correct < 4), "a fresh group has no experience"

@@ -8,20 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from pivot.train import assembly
-from pivot.train.clock import PhaseClock
-from pivot.train.data import training_prompts
 from pivot.train.loop import train
 
 METHODS = ("grpo", "dapo", "papo", "vppo", "calibrl", "calibrl-vaa", "off-pg-vaa", "off-sft-vaa", "ser", "vaa",
            "ser-vaa-local", "pivot", "pivot-grpo")  # fmt: skip
-
-
-def make_trainer(config):
-    prompts = training_prompts(config)
-    policy = assembly.load_model(config)
-    judge = assembly.build_judge(config)
-    return assembly.build_trainer(config, policy, prompts.by_id, judge, PhaseClock())
 
 
 def same_weights(a, b):
@@ -49,7 +39,7 @@ def test_a_module_that_is_on_is_not_dapo(tmp_path, small_config, weights):
 
 
 @pytest.mark.parametrize("method", ["pivot", "papo", "vppo", "pivot-grpo", "off-sft-vaa", "off-pg-vaa"])
-def test_micro_batches_and_layout_change_nothing(small_config, method):
+def test_micro_batches_and_layout_change_nothing(small_config, method, make_trainer, prime):
     """One update, so that differences cannot grow: loss, terms and gradient norm to 1e-5."""
     found = []
     for layout, budget in (
@@ -64,7 +54,7 @@ def test_micro_batches_and_layout_change_nothing(small_config, method):
             f"train.layout={layout}", f"train.micro_batch_tokens={budget}",
         )  # fmt: skip
         trainer = make_trainer(config)
-        _prime(trainer)
+        prime(trainer)
         outcome = trainer.step()
         trainer.judge.close()
         assert outcome.update is not None
@@ -73,17 +63,6 @@ def test_micro_batches_and_layout_change_nothing(small_config, method):
         assert other.keys() == found[0].keys()
         for name, value in found[0].items():
             assert other[name] == pytest.approx(value, rel=1e-5, abs=1e-5), name
-
-
-def _prime(trainer):
-    """Fill the buffer by two rollouts without an update, so that the step replays with anchors."""
-    for _ in range(2):
-        selection = trainer._open(0)
-        selection.num_fresh, selection.num_replayed = 6, 0
-        groups = trainer._roll_out(selection.next_visits(), selection)
-        trainer._verify(groups)
-        trainer._record(groups, 0)
-    trainer.policy.forget_features()
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -110,7 +89,7 @@ def test_every_method_trains(tmp_path, small_config, repeatable, method):
     assert len(lengths) == 1
 
 
-def test_recomputed_old_logprobs_are_those_of_decoding(small_config):
+def test_recomputed_old_logprobs_are_those_of_decoding(small_config, make_trainer):
     batches = []
     for recompute in ("false", "true"):
         trainer = make_trainer(small_config("vaa", f"rollout.recompute_logprobs={recompute}"))
@@ -120,7 +99,7 @@ def test_recomputed_old_logprobs_are_those_of_decoding(small_config):
     torch.testing.assert_close(batches[0].entropy_BT, batches[1].entropy_BT, atol=3e-5, rtol=0)
 
 
-def test_prompts_without_an_image_have_no_support(tmp_path, small_config):
+def test_prompts_without_an_image_have_no_support(tmp_path, small_config, make_trainer):
     rows = [
         {"id": str(i), "problem": f"What is {i} + 1?", "answer": str(i + 1), "images": []} for i in range(8)
     ]
@@ -136,10 +115,10 @@ def test_prompts_without_an_image_have_no_support(tmp_path, small_config):
     trainer.judge.close()
 
 
-def test_training_scores_of_a_replayed_group_never_include_its_anchor(small_config):
+def test_training_scores_of_a_replayed_group_never_include_its_anchor(small_config, make_trainer, prime):
     """The group's advantages are those of its own G rewards (method.md item 27)."""
     trainer = make_trainer(small_config("ser", "method.warmup_share=0"))
-    _prime(trainer)
+    prime(trainer)
     outcome = trainer.step()
     trainer.judge.close()
     replayed = [g for g in outcome.batch.groups if g.replayed]
@@ -168,7 +147,6 @@ def test_every_metric_is_explained(tmp_path, small_config, method):
         "corruption.kind=grey",
         "corruption.kind=gaussian",
         "corruption.raw=true",
-        "method.anchor_scores=collected",
         "method.calibration=position",
         "method.calibration=seq_mean",
         "method.calibration=seq_sum",
@@ -181,14 +159,14 @@ def test_every_metric_is_explained(tmp_path, small_config, method):
         "method.entropy_form=exact",
     ],
 )
-def test_every_switch_changes_the_run_and_stays_finite(small_config, setting):
+def test_every_switch_changes_the_run_and_stays_finite(small_config, setting, make_trainer, prime):
     """Through the real step, with replay and anchors; a switch that changes nothing would not be wired."""
     found = []
     for settings in ((), (setting,)):
         trainer = make_trainer(
             small_config("pivot", "method.warmup_share=0", "train.minibatch_prompts=6", *settings)
         )
-        _prime(trainer)
+        prime(trainer)
         outcomes = [trainer.step(), trainer.step()]
         trainer.judge.close()
         found.append([(o.update.terms["total"], o.update.grad_norms) for o in outcomes if o.update])

@@ -106,7 +106,9 @@ class RolloutConfig:
     responses: int = 8
     """G, responses a prompt (5 for 3B, 8 for 7B in the paper)."""
     temperature: float = 1.0
-    """Of sampling; recorded log-probs and losses belong to the unmodified distribution."""
+    """Divides the logits when a token is sampled."""
+    logprob_temperature: float | None = None
+    """Of the log-probs and entropies in the loss; None: the sampling temperature, as in EasyR1, verl and TRL."""
     top_p: float = 0.99
     """Nucleus sampling."""
     top_k: int = 0
@@ -115,8 +117,10 @@ class RolloutConfig:
     """Longest response (Section 5.1)."""
     max_prompt_tokens: int = 4096
     """Longest prompt with its image tokens; longer ones are left out, never cut."""
-    max_tries: int = 3
-    """Rounds of dynamic sampling a quota may take before fresh prompts fill it up (not in the paper)."""
+    max_tries: int = 20
+    """Rounds of dynamic sampling before a step goes on with the groups it has; as in EasyR1 (not in the paper)."""
+    oversample: bool = True
+    """Ask each round for more prompts than are missing, by the share that the filter dropped in recent steps."""
     recompute_logprobs: bool = False
     """Take old log-probs and entropies from a separate forward pass instead of from decoding."""
     batch_tokens: int = 65536

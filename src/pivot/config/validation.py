@@ -53,6 +53,7 @@ AT_LEAST = {
 ABOVE_ZERO = (
     "reward.timeout",
     "rollout.temperature",
+    "rollout.logprob_temperature",
     "rollout.top_p",
     "train.lr",
     "train.grad_clip",
@@ -92,7 +93,7 @@ def _ranges(config: Config) -> Iterator[str]:
         (BELOW_ONE, lambda value: value < 1, "below 1"),
     ):
         for path in paths:
-            if not is_right(given[path]):
+            if path in given and not is_right(given[path]):
                 yield f"{path} is {given[path]}, but must be {words}."
 
 

@@ -17,9 +17,13 @@ RECORD = np.dtype(
         ("serial", np.int64),
         ("entropy", np.float64),
         ("dependency", np.float64),
+        ("accuracy", np.float32),
+        ("format", np.float32),
     ]
 )
-"""What is kept of a response beside its tokens; NaN stands for a score that was not taken."""
+"""What is kept of a response beside its tokens; NaN stands for a score or reward that is not known."""
+SINCE_VERSION_2 = ("accuracy", "format")
+"""Columns that the first file format does not have."""
 
 
 class PackedResponses:
@@ -44,8 +48,10 @@ class PackedResponses:
                 response.step,
                 response.scored_step,
                 response.serial,
-                np.nan if response.entropy is None else response.entropy,
-                np.nan if response.dependency is None else response.dependency,
+                _stored(response.entropy),
+                _stored(response.dependency),
+                _stored(response.accuracy),
+                _stored(response.format),
             )
         logprobs = [response.logprobs for response in responses if response.logprobs is not None]
         return cls(
@@ -57,18 +63,21 @@ class PackedResponses:
     def unpack(self) -> list[StoredResponse]:
         """The responses as views of the packed arrays."""
         responses, token, logprob = [], 0, 0
-        for length, has_logprobs, step, scored_step, serial, entropy, dependency in self.records.tolist():
+        for length, has_logprobs, step, scored_step, serial, *numbers in self.records.tolist():
             logprobs = None
             if has_logprobs:
                 assert self.logprobs is not None
                 logprobs = self.logprobs[logprob : logprob + length]
                 logprob += length
+            entropy, dependency, accuracy, format = map(_known, numbers)
             responses.append(
                 StoredResponse(
                     token_ids=self.token_ids[token : token + length],
                     logprobs=logprobs,
-                    entropy=_score(entropy),
-                    dependency=_score(dependency),
+                    entropy=entropy,
+                    dependency=dependency,
+                    accuracy=accuracy,
+                    format=format,
                     step=step,
                     scored_step=scored_step,
                     serial=serial,
@@ -91,7 +100,11 @@ NOTHING = PackedResponses(np.empty(0, dtype=np.int32), None, np.empty(0, dtype=R
 """No responses: a row about to get its first, or about to go."""
 
 
-def _score(value: float) -> float | None:
+def _stored(value: float | None) -> float:
+    return np.nan if value is None else value
+
+
+def _known(value: float) -> float | None:
     return None if value != value else value
 
 
@@ -113,7 +126,8 @@ def unflatten(columns: dict[str, np.ndarray]) -> list[PackedResponses]:
     num_responses = len(columns["response.length"])
     records = np.empty(num_responses, dtype=RECORD)
     for name in RECORD.names or ():
-        records[name] = columns[f"response.{name}"]
+        is_old_file = name in SINCE_VERSION_2 and f"response.{name}" not in columns
+        records[name] = np.nan if is_old_file else columns[f"response.{name}"]
     lengths = records["length"].astype(np.int64)
     ends = np.cumsum(columns["num_stored"])
     token_ends = _ends_of_prompts(lengths, ends)

@@ -23,6 +23,10 @@ class StoredResponse:
     """H(y), Eq. 5, as last scored."""
     dependency: float | None = None
     """V(y), Eq. 4, as last scored."""
+    accuracy: float | None = None
+    """The accuracy reward it earned; None where that is not known."""
+    format: float | None = None
+    """The format reward it earned; the same."""
     step: int = -1
     """The step that sampled it; set by the buffer."""
     scored_step: int = -1
@@ -34,6 +38,11 @@ class StoredResponse:
         object.__setattr__(self, "token_ids", _as_token_ids(self.token_ids))
         if self.logprobs is not None:
             object.__setattr__(self, "logprobs", _as_logprobs(self.logprobs, len(self.token_ids)))
+
+    @property
+    def is_scored(self) -> bool:
+        """Whether H and V are known."""
+        return self.entropy is not None and self.dependency is not None
 
     def __len__(self) -> int:
         return len(self.token_ids)

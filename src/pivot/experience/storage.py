@@ -22,7 +22,9 @@ from pivot.errors import UserError
 
 FILE_NAME = "experience.safetensors"
 FORMAT = "pivot-experience"
-VERSION = 1
+VERSION = 2
+READABLE = ("1", "2")
+"""Version 1 has no rewards of the stored responses; they are then unknown."""
 
 
 def save_state(state: Mapping[str, Any], folder: Path) -> None:
@@ -55,9 +57,9 @@ def load_state(folder: Path) -> dict[str, Any]:
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
     except (SafetensorError, OSError) as damage:
         raise UserError(f"the experience buffer {path} cannot be read: {damage}.") from damage
-    if header.get("format") != FORMAT or header.get("version") != str(VERSION):
+    if header.get("format") != FORMAT or header.get("version") not in READABLE:
         found = f"{header.get('format')} version {header.get('version')}"
-        raise UserError(f"{path} is {found}, but this pivot reads {FORMAT} version {VERSION}.")
+        raise UserError(f"{path} is {found}, but this pivot reads {FORMAT} version {VERSION} and earlier.")
     if header.get("sha256") != _digest(arrays, header.get("meta", "")):
         raise UserError(
             f"the experience buffer {path} is damaged: its checksum differs; use an earlier checkpoint."

@@ -47,6 +47,8 @@ class Policy:
         self.model: Any = model
         """Hugging Face's own class; its parts are not typed."""
         self.tokenizer, self.encoder = tokenizer, encoder
+        self.temperature = 1.0
+        """Divides the logits of every log-prob, entropy and divergence: the policy is what is sampled from."""
         self.pad_id = _first_id(tokenizer.pad_token_id)
         self.end_ids = _end_ids(model, tokenizer)
         self.banned_ids = _vision_ids(model, tokenizer)
@@ -172,6 +174,7 @@ class Policy:
             self.head_weight_VD,
             rows.targets_N,
             corrupted_hidden_ND=corrupted_ND,
+            temperature=self.temperature,
             with_entropy=with_entropy,
         )
         return ResponseStatistics(

@@ -46,6 +46,13 @@ TRAINING = (
     Panel("Reward", "Accuracy and format, as the advantages see it", {"reward/mean": "reward"}),
     Panel("Response length", "Tokens, mean over rollouts", {"rollout/length_mean": "mean"}, from_zero=True),
     Panel("Entropy", "Mean token entropy, nats", {"rollout/entropy": "entropy"}, from_zero=True),
+    Panel(
+        "Groups per step",
+        "Trained on, asked for, and sampled to get them",
+        {"rollout/groups_kept": "trained on", "rollout/groups_wanted": "asked for", "rollout/groups": "sampled"},
+        from_zero=True,
+        smoothed=False,
+    ),
     Panel("Gradient norm", "Before clipping, mean over updates", {"optim/grad_norm": "norm"}, from_zero=True),
     Panel(
         "Visual support",

@@ -36,6 +36,8 @@ DYNAMICS = (
     "rollout/length_mean",
     "rollout/entropy",
     "rollout/groups",
+    "rollout/groups_wanted",
+    "rollout/groups_kept",
     "buffer/replay_share",
     "visual/support_correct",
     "visual/support_wrong",

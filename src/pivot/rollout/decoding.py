@@ -1,7 +1,8 @@
 """Decode G responses a prompt: one prefill for all of them, finished sequences leave the batch.
 
-While decoding, the log-prob of each drawn token and the full entropy of the *unmodified* distribution are kept, so that
-old log-probs and H (Eq. 5) need no further pass.
+While decoding, the log-prob of each drawn token and the full entropy are kept, so that old log-probs and H (Eq. 5) need
+no further pass. They are those of the policy at its own temperature, untruncated: top-p, top-k and banned tokens
+change what is drawn, not what is noted.
 """
 
 from __future__ import annotations
@@ -160,6 +161,8 @@ class _Decoder:
             slots = alive[start : start + rows]
             logits_NV = (hidden_ND[start : start + rows] @ head_VD.T).float()
             drawn_N = draw_tokens(logits_NV, self.uniform_NT[slots, t], self.sampling, banned)
+            if self.policy.temperature != 1:
+                logits_NV = logits_NV / self.policy.temperature
             logprobs_NV = logits_NV.log_softmax(-1)
             record.tokens_NT[slots, t] = drawn_N
             record.logprobs_NT[slots, t] = logprobs_NV.gather(-1, drawn_N[:, None]).squeeze(-1)

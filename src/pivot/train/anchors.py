@@ -7,7 +7,7 @@ on the image becomes the anchor.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -18,7 +18,7 @@ from pivot.policy.encoding import EncodedPrompt
 from pivot.policy.rows import Unit
 from pivot.train.scoring import Scorer, response_means
 from pivot.train.selection import Visit
-from pivot.types import Anchor, RolloutGroup
+from pivot.types import Anchor, Prompt, Reward, RolloutGroup
 
 
 @dataclass
@@ -52,12 +52,17 @@ class AnchorSelector:
     def rate(
         self, visits: Sequence[Visit], encoded: Mapping[str, EncodedPrompt], step: int
     ) -> dict[str, Rated]:
-        """H and V today of the candidates of replayed prompts, where there is a choice to make (items 17, 18)."""
-        if self.method.anchor_source != "buffer" or self.method.anchor_scores != "current":
+        """H and V today of the candidates of replayed prompts, where there is a choice to make.
+
+        With `anchor_scores=collected` only for prompts with a candidate that was never scored: all candidates of a
+        prompt are compared under one corrupted image, and what is not known decides nothing.
+        """
+        if self.method.anchor_source != "buffer":
             return {}
-        return self._score_candidates(
-            {v.prompt.id: v.candidates for v in visits if len(v.candidates) > 1}, encoded, step
-        )
+        chosen = [visit for visit in visits if len(visit.candidates) > 1]
+        if self.method.anchor_scores == "collected":
+            chosen = [v for v in chosen if any(not c.is_scored for c in v.candidates)]
+        return self._score_candidates({v.prompt.id: v.candidates for v in chosen}, encoded, step)
 
     def fix(
         self,
@@ -88,18 +93,21 @@ class AnchorSelector:
         return scores
 
     def collect(
-        self, groups: Sequence[RolloutGroup], encoded: Mapping[str, EncodedPrompt], step: int
+        self, groups: Sequence[RolloutGroup], encode: Callable[[Prompt], EncodedPrompt], step: int
     ) -> None:
-        """`collected` scoring: H and V of newly stored responses, at the weights that sampled them."""
+        """`collected` scoring: H and V of newly stored responses, at the weights that sampled them.
+
+        `groups` are all that were sampled: what the filter drops may be drawn later.
+        """
         if self.method.anchor_scores != "collected" or not self.method.needs_anchors:
             return
         stored = {
             g.prompt.id: self.buffer.candidates(g.prompt.id) for g in groups if g.prompt.id in self.buffer
         }
-        unscored = {name: tuple(c for c in found if c.dependency is None) for name, found in stored.items()}
-        scored = self._score_candidates(
-            {name: found for name, found in unscored.items() if found}, encoded, step
-        )
+        found = {name: [c for c in known if not c.is_scored] for name, known in stored.items()}
+        unscored = {name: candidates for name, candidates in found.items() if candidates}
+        encoded = {g.prompt.id: encode(g.prompt) for g in groups if g.prompt.id in unscored}
+        scored = self._score_candidates(unscored, encoded, step)
         for name, found in scored.items():
             self._note(name, found.candidates, step)
 
@@ -114,8 +122,8 @@ class AnchorSelector:
         known = [rated[g.prompt.id] for g in groups if g.prompt.id in rated]
         scores.dependency = _mean([c.dependency or 0.0 for found in known for c in found.candidates])
         if self.method.anchor_scores == "collected":
-            kept = [c for g in groups for c in visits[g.prompt.id].candidates]
-            scores.age = _mean([step - c.scored_step for c in kept]) or 0.0
+            old = [c for g in groups if g.prompt.id not in rated for c in visits[g.prompt.id].candidates]
+            scores.age = _mean([step - c.scored_step for c in old]) or 0.0
         for group in groups:
             visit, today = visits[group.prompt.id], rated.get(group.prompt.id)
             candidates = visit.candidates if today is None else today.candidates
@@ -180,8 +188,9 @@ def _select(candidates: Sequence[StoredResponse], keep: float) -> int:
     """Eq. 7; candidates come oldest first, and a tie goes to the newer one."""
     if len(candidates) == 1:
         return 0
-    entropy = torch.tensor([c.entropy or 0.0 for c in candidates])
-    dependency = torch.tensor([c.dependency or 0.0 for c in candidates])
+    assert all(c.is_scored for c in candidates), "an unscored candidate cannot be compared"
+    entropy = torch.tensor([c.entropy for c in candidates])
+    dependency = torch.tensor([c.dependency for c in candidates])
     return int(select_anchor(entropy, dependency, keep=keep))
 
 
@@ -191,12 +200,19 @@ def _as_anchor(chosen: StoredResponse, visit: Visit, step: int) -> Anchor:
     return Anchor(
         token_ids_T=torch.from_numpy(chosen.token_ids).long(),
         recorded_logprobs_T=None if chosen.logprobs is None else torch.from_numpy(chosen.logprobs),
+        reward=_recorded_reward(chosen),
         entropy=chosen.entropy,
         dependency=chosen.dependency,
         probability=draw.probability,
         age=step - chosen.step,
         times_drawn=draw.times_drawn,
     )
+
+
+def _recorded_reward(chosen: StoredResponse) -> Reward | None:
+    if chosen.accuracy is None or chosen.format is None:
+        return None
+    return Reward(chosen.accuracy, chosen.format, "correct")
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -35,6 +35,7 @@ def load_model(config: Config, path: str | None = None) -> Policy:
     """The policy of a run; the seed also fixes the start of low-rank adapters."""
     torch.manual_seed(config.train.seed)
     policy = load_policy(path or config.model.path, model_options(config))
+    policy.temperature = logprob_temperature(config)
     if config.train.threads is not None:
         torch.set_num_threads(config.train.threads)
     elif policy.num_parameters < SMALL_MODEL:
@@ -89,7 +90,7 @@ def build_buffer(config: Config) -> ExperienceBuffer:
 
 def build_gate(config: Config) -> ReplayGate:
     method = config.method
-    return ReplayGate(method.solved_threshold, int(method.warmup_share * config.train.steps))
+    return ReplayGate(method.solved_threshold, round(method.warmup_share * config.train.steps))
 
 
 def build_optimizer(config: Config, policy: Policy) -> MasterAdamW:
@@ -114,6 +115,12 @@ def training_sampling(config: Config) -> Sampling:
     return Sampling(rollout.temperature, rollout.top_p, rollout.top_k, rollout.max_tokens)
 
 
+def logprob_temperature(config: Config) -> float:
+    """Of the distribution whose log-probs and entropies enter the loss."""
+    chosen = config.rollout.logprob_temperature
+    return config.rollout.temperature if chosen is None else chosen
+
+
 def evaluation_sampling(config: Config) -> Sampling:
     """Temperature 1.0, top_p 1.0, no top_k: the paper's evaluation."""
     return Sampling(max_tokens=config.rollout.max_tokens)
@@ -126,6 +133,7 @@ def plan_of(config: Config) -> StepPlan:
         minibatch_prompts=config.train.minibatch_prompts,
         responses=config.rollout.responses,
         max_tries=config.rollout.max_tries,
+        oversample=config.rollout.oversample,
         sampling=training_sampling(config),
         seed=config.train.seed,
         batch_tokens=config.rollout.batch_tokens,

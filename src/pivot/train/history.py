@@ -1,4 +1,4 @@
-"""What the steps before say of a step: spikes of its loss and gradient, and a format that responses are losing."""
+"""What earlier steps say about a step: spikes of loss and gradient, responses losing the format, steps underfilled."""
 
 from __future__ import annotations
 
@@ -55,6 +55,29 @@ def loud(spikes: Mapping[str, float]) -> str | None:
     }
     parts = [told[key].format(value) for key, value in spikes.items() if value >= LOUD]
     return f"{' and '.join(parts)} of the last steps" if parts else None
+
+
+class FullnessWatch:
+    """Notices steps that train on fewer groups than they asked for: the first one, then each that has fewer still.
+
+    It is derived from the metrics, so a resumed run says what an uninterrupted one would.
+    """
+
+    def __init__(self, rows: Iterable[Mapping[str, Any]] = ()) -> None:
+        self._fewest = 1.0
+        for row in rows:
+            self.add(row)
+
+    def add(self, row: Mapping[str, Any]) -> str | None:
+        """Remember a step; a sentence where it is emptier than all before."""
+        kept, wanted = row.get("rollout/groups_kept"), row.get("rollout/groups_wanted")
+        if not kept or not wanted or kept / wanted >= self._fewest:
+            return None
+        self._fewest = kept / wanted
+        return (
+            f"only {kept} of {wanted} groups have both right and wrong responses after {row['rollout/tries']} rounds "
+            f"and {row['rollout/groups']} prompts; the step trains on those"
+        )
 
 
 class FormWatch:

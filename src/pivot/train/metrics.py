@@ -13,7 +13,7 @@ from torch import Tensor
 from pivot.experience import ExperienceBuffer
 from pivot.method import Method
 from pivot.train.trainer import StepOutcome
-from pivot.types import RolloutGroup
+from pivot.types import Response, RolloutGroup
 
 Row = dict[str, float | list[int]]
 QUANTILES = (5, 25, 50, 75, 95)
@@ -62,13 +62,24 @@ def _rollout(outcome: StepOutcome) -> Row:
         "rollout/length_mean": _mean(lengths),
         "rollout/length_max": max(lengths, default=0),
         "rollout/truncated_share": _mean([r.truncated for r in responses]),
-        "rollout/entropy": sum(float(r.entropy_T.sum()) for r in responses) / max(1, sum(lengths)),
+        "rollout/entropy": _entropy(outcome, responses),
         "rollout/groups": len(selection.sampled),
+        "rollout/groups_wanted": selection.quotas.total,
         "rollout/groups_kept": len(selection.kept),
-        "rollout/groups_dropped": len(selection.sampled) - len(selection.kept),
+        "rollout/groups_surplus": len(selection.surplus),
+        "rollout/groups_dropped": len(selection.sampled) - len(selection.kept) - len(selection.surplus),
         "rollout/tries": selection.rounds,
         "rollout/tokens": sum(lengths),
     }
+
+
+def _entropy(outcome: StepOutcome, responses: Sequence[Response]) -> float:
+    """Mean over all sampled tokens; where the sampler does not say it, over those that were trained on."""
+    known = [float(r.entropy_T.sum()) for r in responses if r.entropy_T is not None]
+    if len(known) == len(responses):
+        return sum(known) / max(1, sum(map(len, responses)))
+    batch = outcome.batch
+    return 0.0 if batch is None else _masked_mean(batch.entropy_BT, batch.mask_BT)
 
 
 def _visual(outcome: StepOutcome) -> Row:

@@ -18,8 +18,11 @@ class StepPlan:
     responses: int
     """G."""
     max_tries: int
+    """Rounds of dynamic sampling."""
     sampling: Sampling
     seed: int
+    oversample: bool = True
+    """Sample more prompts than are missing, by the share that the filter recently dropped."""
     batch_tokens: int = 65536
     halve_on_oom: bool = True
     """Whether running out of memory in a rollout lowers `batch_tokens` instead of ending the run."""

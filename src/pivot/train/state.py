@@ -43,6 +43,7 @@ def save_progress(trainer: Trainer, folder: Path) -> None:
             "step": trainer.finished_steps,
             "stream": trainer.sources.stream.state_dict(),
             "gate": trainer.gate.state_dict(),
+            "keep_rates": trainer.sources.keep_rates.state_dict(),
             "budgets": trainer.budgets,
         },
     )
@@ -69,6 +70,8 @@ def load_progress(trainer: Trainer, folder: Path) -> None:
     trainer.sources.buffer.load_state_dict(storage.load_state(folder / "buffer"))
     trainer.sources.stream.load_state_dict(state["stream"])
     trainer.gate.load_state_dict(state["gate"])
+    if "keep_rates" in state:  # written since dynamic sampling asks for more than is missing
+        trainer.sources.keep_rates.load_state_dict(state["keep_rates"])
     if "budgets" in state:
         trainer.budgets = state["budgets"]
     trainer.finished_steps = state["step"]

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from pivot.errors import UserError
 from pivot.policy.encoding import EncodedPrompt
 from pivot.policy.rows import Unit
 from pivot.seeding import stable_seed
 from pivot.train.batching import pad_rows
-from pivot.types import Anchor, Response, Reward, RolloutGroup
+from pivot.types import Anchor, Response, RolloutGroup
 
 
 @dataclass
@@ -47,30 +48,41 @@ class StepBatch:
     @property
     def minibatch_B(self) -> Tensor:
         """Which minibatch a row belongs to."""
-        num_responses = self.rewards_PG.shape[1]
-        return (
-            torch.arange(self.rewards_PG.shape[0]).repeat_interleave(num_responses) // self.minibatch_groups
-        )
+        sizes = torch.tensor([len(groups) for groups in self.minibatches()])
+        return torch.arange(len(sizes)).repeat_interleave(sizes * self.rewards_PG.shape[1])
 
-    def minibatches(self) -> Iterator[range]:
-        """The groups of each update."""
-        for start in range(0, len(self.groups), self.minibatch_groups):
-            yield range(start, min(start + self.minibatch_groups, len(self.groups)))
+    def minibatches(self) -> list[range]:
+        """The groups of each update. A last one below half the size joins the one before it."""
+        starts = list(range(0, len(self.groups), self.minibatch_groups))
+        if len(starts) > 1 and 2 * (len(self.groups) - starts[-1]) < self.minibatch_groups:
+            starts.pop()
+        return [range(start, end) for start, end in zip(starts, [*starts[1:], len(self.groups)], strict=True)]
 
 
 def shuffled(groups: Sequence[RolloutGroup], seed: int, step: int) -> list[RolloutGroup]:
-    """Fresh and replayed groups mixed, in an order that hangs on (seed, step) alone."""
+    """Fresh and replayed groups mixed, in an order that depends on (seed, step) alone."""
     generator = np.random.Generator(np.random.Philox(key=stable_seed(seed, step, "minibatches")))
     return [groups[i] for i in generator.permutation(len(groups))]
 
 
 def with_experience(group: RolloutGroup) -> RolloutGroup:
-    """Off-PG: the anchor takes the last of the G slots and is treated as a response of the group."""
+    """Off-PG: the anchor takes the last of the G slots, with the reward and log-probs that were recorded with it."""
     anchor = group.anchor
-    if anchor is None or anchor.recorded_logprobs_T is None or anchor.entropy_T is None:
+    if anchor is None:
         return group
-    reward = Reward(1.0, 1.0, "correct")
-    old = Response(anchor.token_ids_T, "", anchor.recorded_logprobs_T, anchor.entropy_T, False, reward)
+    if anchor.recorded_logprobs_T is None or anchor.reward is None:
+        raise UserError(
+            f"the experience of prompt {group.prompt.id!r} was recorded without its log-probs or rewards, which "
+            "method.anchor_use=off_policy needs: train from the beginning instead of resuming"
+        )
+    old = Response(
+        anchor.token_ids_T,
+        "",
+        anchor.recorded_logprobs_T,
+        anchor.entropy_T,
+        truncated=False,
+        reward=anchor.reward,
+    )
     return replace(group, responses=[*group.responses[:-1], old])
 
 
@@ -88,6 +100,12 @@ def build_batch(
         group.anchor.logprobs_T if old and group.anchor is not None else response.logprobs_T
         for (group, response), old in zip(rows, is_old, strict=True)
     ]
+
+    def padded(values: Iterable[Tensor | None]) -> Tensor:
+        """NaN rows for what the sampler did not say."""
+        unknown = (torch.full((len(r),), torch.nan) for _, r in rows)
+        return pad_rows([u if v is None else v for u, v in zip(unknown, values, strict=True)], width)
+
     # Wide enough for the anchors too: Off-SFT puts them into the same rows.
     width = max([len(r) for _, r in rows] + [len(g.anchor.token_ids_T) for g in groups if g.anchor])
     means, by_index = zip(*(_anchor_row(group.anchor, width, sum_anchor) for group, _ in rows), strict=True)
@@ -96,9 +114,9 @@ def build_batch(
         units=[Unit(encoded[g.prompt.id], [r.token_ids_T for r in g.responses]) for g in groups],
         minibatch_groups=minibatch_groups,
         mask_BT=pad_rows([torch.ones(len(response)) for _, response in rows], width).bool(),
-        clean_logprobs_BT=pad_rows([row for row in clean if row is not None], width),
-        old_logprobs_BT=pad_rows([response.logprobs_T for _, response in rows], width),
-        entropy_BT=pad_rows([response.entropy_T for _, response in rows], width),
+        clean_logprobs_BT=padded(clean),
+        old_logprobs_BT=padded(response.logprobs_T for _, response in rows),
+        entropy_BT=padded(response.entropy_T for _, response in rows),
         rewards_PG=torch.tensor([g.accuracies for g in groups]),
         format_PG=torch.tensor([[r.reward.format if r.reward else 0.0 for r in g.responses] for g in groups]),
         off_policy_B=torch.tensor(is_old),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pivot.config import Config
-from pivot.train.history import FormWatch, History, loud
+from pivot.train.history import FormWatch, FullnessWatch, History, loud
 from pivot.train.rollout_records import rollout_records
 from pivot.train.run_folder import RunFolder
 from pivot.train.trainer import StepOutcome, Trainer
@@ -20,13 +20,13 @@ class StepLog:
     ) -> None:
         """`past` are the rows that the run has written so far."""
         self.config, self.folder, self.say = config, folder, say
-        self.history, self.form = History(past), FormWatch(past)
+        self.history, self.form, self.fullness = History(past), FormWatch(past), FullnessWatch(past)
 
     def notice(self, row: Mapping[str, Any]) -> dict[str, float]:
         """How far the step's loss and gradient stand out from those before; what a person should see is said aloud."""
         spikes = self.history.spikes(row)
         self.history.add(row)
-        for sentence in (loud(spikes), self.form.add(row)):
+        for sentence in (loud(spikes), self.form.add(row), self.fullness.add(row)):
             if sentence:
                 self.say(f"step {row['step']}: {sentence}")
         return spikes

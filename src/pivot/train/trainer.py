@@ -7,10 +7,12 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
+from pivot.errors import UserError
 from pivot.experience import ReplayGate, StoredResponse
 from pivot.method import Allocation, Method, TokenScores, allocate_advantage
 from pivot.policy.encoding import EncodedPrompt, UnreadablePrompt
 from pivot.policy.policy import Policy
+from pivot.policy.rows import Unit
 from pivot.rollout import sample_responses
 from pivot.tasks.judge import Judge
 from pivot.train.anchors import AnchorScores, AnchorSelector
@@ -19,7 +21,7 @@ from pivot.train.lookahead import Lookahead
 from pivot.train.memory import within_memory
 from pivot.train.plan import StepPlan
 from pivot.train.scoring import Scorer
-from pivot.train.selection import Selection, Sources, Visit
+from pivot.train.selection import Quotas, Selection, Sources, Visit
 from pivot.train.step_batch import StepBatch, build_batch, shuffled, with_experience
 from pivot.train.update import Skipped, Updater, UpdateSummary
 from pivot.types import Prompt, Response, RolloutGroup
@@ -72,6 +74,7 @@ class Trainer:
             groups = selection.finite(groups)
             self._record(groups, step)  # x -> {p-hat, Y+}
             selection.observe(groups)  # DAPO: 0 < k < G
+        selection.close()
         outcome = StepOutcome(step, selection, self.gate.is_open, AnchorScores())
         self.gate.observe(_solved_ratio(selection.sampled), step)
         if selection.nonfinite:
@@ -88,15 +91,16 @@ class Trainer:
         return outcome
 
     def _open(self, step: int) -> Selection:
-        replayed = int(self.plan.prompts * self.method.replay_share) if self._replays else 0
-        return Selection(
-            sources=self.sources,
-            step=step,
+        replayed = round(self.plan.prompts * self.method.replay_share) if self._replays else 0
+        quotas = Quotas(
             num_fresh=self.plan.prompts - replayed,
             num_replayed=replayed,
             max_tries=self.plan.max_tries if self.method.dynamic_sampling else 1,
             filter_groups=self.method.dynamic_sampling,
+            oversample=self.plan.oversample,
+            with_experience=self.method.anchor_use == "off_policy",
         )
+        return Selection(self.sources, step, quotas)
 
     @property
     def _replays(self) -> bool:
@@ -176,23 +180,28 @@ class Trainer:
         """p-hat from every visit, filtered or not; successful responses that ended by themselves."""
         if not self.method.replay:
             return
+        if self.plan.store_logprobs:
+            self._fill_in_logprobs(groups, step)
         for group in groups:
-            good = [r for r in group.responses if r.reward and r.reward.correct]
             self.sources.buffer.record(
                 group.prompt.id,
-                num_correct=len(good),
+                num_correct=sum(r.correct for r in group.responses),
                 num_responses=len(group.responses),
-                responses=[
-                    StoredResponse(
-                        token_ids=r.token_ids_T.numpy(),
-                        logprobs=r.logprobs_T.numpy() if self.plan.store_logprobs else None,
-                        entropy=float(r.entropy_T.mean()),
-                    )
-                    for r in good
-                    if not r.truncated
-                ],
+                responses=[stored_response(r, self.plan.store_logprobs) for r in _replayable(group)],
                 step=step,
             )
+
+    def _fill_in_logprobs(self, groups: Sequence[RolloutGroup], step: int) -> None:
+        """Log-probs of what will be stored, where the sampler did not know those of the policy itself."""
+        found = [(g, r) for g in groups for r in _replayable(g) if r.logprobs_T is None]
+        if not found:
+            return
+        with self.clock.phase("score"):
+            units = [Unit(self.encoded(group.prompt), [response.token_ids_T]) for group, response in found]
+            scores = self.scorer.score(units, step, "clean")
+            for row, (_, response) in enumerate(found):
+                response.logprobs_T = scores.logprobs_BT[row, : len(response)]
+                response.entropy_T = scores.entropy_BT[row, : len(response)]
 
     def _anchor(self, selection: Selection, step: int) -> AnchorScores:
         if not self.method.needs_anchors:
@@ -202,10 +211,12 @@ class Trainer:
             scores = self.anchor_selector.fix(
                 selection.kept, selection.visits, encoded, step, self.lookahead.rated
             )
-            self.anchor_selector.collect(selection.kept, encoded, step)
+            self.anchor_selector.collect(selection.sampled, self.encoded, step)
             return scores
 
     def _batch(self, kept: Sequence[RolloutGroup], step: int) -> StepBatch:
+        if not self.plan.recompute_logprobs:
+            _check_logprobs(kept)
         groups = shuffled(kept, self.plan.seed, step)
         if self.method.anchor_use == "off_policy":
             groups = [with_experience(group) for group in groups]
@@ -229,7 +240,7 @@ class Trainer:
                 encoded = {unit.prompt.prompt.id: unit.prompt for unit in batch.units}
                 corrupted_BT = self.lookahead.corrupted(batch.groups, encoded, step, width=width)
                 has_image_B = torch.tensor([bool(g.prompt.images) for g in batch.groups for _ in g.responses])
-                # Without an image there is nothing to take away: c = 0 exactly (method.md item 14).
+                # Without an image there is nothing to take away: c = 0 exactly.
                 batch.corrupted_logprobs_BT = torch.where(
                     has_image_B[:, None], corrupted_BT, batch.clean_logprobs_BT
                 )
@@ -254,6 +265,33 @@ class Trainer:
     def _update(self, batch: StepBatch, allocation: Allocation) -> UpdateSummary:
         with self.clock.phase("update"):
             return self.updater.update(batch, allocation)
+
+
+def stored_response(response: Response, with_logprobs: bool) -> StoredResponse:
+    """A success as the buffer keeps it."""
+    assert response.reward is not None
+    logprobs_T, entropy_T = response.logprobs_T if with_logprobs else None, response.entropy_T
+    return StoredResponse(
+        token_ids=response.token_ids_T.numpy(),
+        logprobs=None if logprobs_T is None else logprobs_T.numpy(),
+        entropy=None if entropy_T is None else float(entropy_T.mean()),
+        accuracy=response.reward.accuracy,
+        format=response.reward.format,
+    )
+
+
+def _replayable(group: RolloutGroup) -> list[Response]:
+    """Successes that ended by themselves."""
+    return [response for response in group.responses if response.correct and not response.truncated]
+
+
+def _check_logprobs(groups: Sequence[RolloutGroup]) -> None:
+    for group in groups:
+        if any(response.logprobs_T is None for response in group.responses):
+            raise UserError(
+                f"the sampler returned no log-probs for prompt {group.prompt.id!r}, and the loss needs them: set "
+                "rollout.recompute_logprobs=true, so that the trainer computes them itself"
+            )
 
 
 def _solved_ratio(groups: Sequence[RolloutGroup]) -> float:

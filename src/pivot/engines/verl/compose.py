@@ -14,6 +14,7 @@ import torch
 
 from pivot.config import Config
 from pivot.policy.loading import TINY, resolve_model
+from pivot.train.assembly import logprob_temperature
 
 MODULE = "pivot.engines.verl"
 ROLLOUTS = "pivot.engines.verl.rollouts"
@@ -201,6 +202,7 @@ def _rollout(config: Config, cluster: ClusterOptions, on_cpu: bool) -> dict[str,
         chosen = {f.name: getattr(config.model, f.name) for f in dataclasses.fields(config.model)}
         kept = ("dtype", "attention", "min_pixels", "max_pixels", "trust_remote_code")
         settings |= {f"+{at}.engine_kwargs.pivot.{key}": chosen[key] for key in kept}
+        settings[f"+{at}.engine_kwargs.pivot.temperature"] = logprob_temperature(config)
         return settings | {f"{at}.free_cache_engine": False}
     return settings | {f"{at}.gpu_memory_utilization": GPU_SHARE, f"{at}.free_cache_engine": True}
 

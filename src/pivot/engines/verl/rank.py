@@ -21,7 +21,7 @@ from pivot.policy.corruption import Corruptor
 from pivot.policy.loading import save_outline
 from pivot.policy.policy import Policy, ResponseStatistics
 from pivot.policy.rows import Unit
-from pivot.train.assembly import corruption_of
+from pivot.train.assembly import corruption_of, logprob_temperature
 from pivot.train.scoring import View
 from pivot.train.update import MAXIMA
 
@@ -45,15 +45,20 @@ class Rank:
     @classmethod
     def build(cls, config: Config, outline: Policy, engine: Any, reference_engine: Any = None) -> Rank:
         """From engines that verl has initialised."""
+        temperature = logprob_temperature(config)
         return cls(
             engine=engine,
-            policy=ShardedPolicy(engine.module, outline),
+            policy=ShardedPolicy(engine.module, outline, temperature),
             method=config.method,
             corruptor=Corruptor(outline.encoder, corruption_of(config), config.train.seed),
             outline=outline,
             dtype=getattr(torch, config.model.dtype),
             reference_engine=reference_engine,
-            reference=None if reference_engine is None else ShardedPolicy(reference_engine.module, outline),
+            reference=(
+                None
+                if reference_engine is None
+                else ShardedPolicy(reference_engine.module, outline, temperature)
+            ),
         )
 
     @torch.no_grad()

@@ -30,7 +30,9 @@ class RolloutServer:
 
     def __init__(self, path: str, options: dict[str, Any]) -> None:
         torch.set_num_threads(1)
+        temperature = options.pop("temperature", 1.0)
         self.policy = load_policy(path, ModelOptions(**options))
+        self.policy.temperature = temperature
         self.global_steps: int | None = None
         self._lock = asyncio.Lock()
 

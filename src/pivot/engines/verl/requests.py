@@ -27,7 +27,6 @@ def server_settings(
         "top_k": sampling.top_k or -1,
         "max_tokens": sampling.max_tokens,
         "stop_token_ids": list(ends),
-        "logprobs": True,
     }
     if server == "sglang":
         bias = {str(token): NEVER for token in banned}

@@ -100,7 +100,7 @@ class ServerRollouts(_Client):
         return iter(enumerate(asyncio.run(self._all(prompts, order))))
 
     def plan(self, plan: StepPlan) -> StepPlan:
-        """A server says nothing of entropies: the clean pass is made on the ranks, as PAPO and DAPO on verl do."""
+        """Log-probs and entropies of the policy itself come from a pass on the ranks, as PAPO and DAPO on verl do."""
         return replace(plan, recompute_logprobs=True)
 
     async def _all(self, prompts: Sequence[Prompt], order: Order) -> list[list[Response]]:
@@ -135,9 +135,9 @@ class ServerRollouts(_Client):
         assert self.outline is not None
         ids = torch.tensor(output.token_ids, dtype=torch.int64)
         text = str(self.outline.tokenizer.decode(output.token_ids, skip_special_tokens=True))
-        logprobs = torch.tensor(output.log_probs or [torch.nan] * len(ids))
         ended = bool(len(ids)) and int(ids[-1]) in self.outline.end_ids
-        return Response(ids, text, logprobs, torch.full_like(logprobs, torch.nan), truncated=not ended)
+        # A server's log-probs belong to the distribution after top-p; the ranks compute the policy's own.
+        return Response(ids, text, None, None, truncated=not ended)
 
 
 @dataclass

@@ -25,9 +25,10 @@ Work = Callable[[], tuple[Tensor, ...]]
 class ShardedPolicy(Policy):
     """Scores responses on one rank; every rank must do so equally often."""
 
-    def __init__(self, module: Any, outline: Policy) -> None:
+    def __init__(self, module: Any, outline: Policy, temperature: float = 1.0) -> None:
         """`outline` knows tokens and images, `module` has the weights."""
         super().__init__(module, outline.tokenizer, outline.encoder)
+        self.temperature = temperature
         prepare_forward(module)
         module.forward = types.MethodType(_do, module)
         self.always_see = False

@@ -92,7 +92,7 @@ def _ranges(config: Config) -> Iterator[str]:
         (BELOW_ONE, lambda value: value < 1, "below 1"),
     ):
         for path in paths:
-            if not is_right(given[path]):
+            if path in given and not is_right(given[path]):
                 yield f"{path} is {given[path]}, but must be {words}."
 
 

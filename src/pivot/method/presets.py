@@ -38,6 +38,7 @@ _VPPO = replace(
     summary="DAPO on the 40% most image-dependent tokens, advantage shaped by the response's dependency",
     token_keep_share=0.4,
     shaping_floor=0.9,
+    corrupt_probability=0.5,
 )
 _CALIBRL = replace(
     _DAPO,

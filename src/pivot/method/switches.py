@@ -111,6 +111,8 @@ class Method:
 
     corrupt_raw_image: bool = False
     """Corrupt the original image, as PAPO does, instead of the ViT's own patches (App. D.1)."""
+    corrupt_probability: float = 0.6
+    """Share of patches that the `patch` intervention sets to black (App. D.1; VPPO's code: 0.5)."""
 
     def __post_init__(self) -> None:
         for name, choices in _choices().items():
@@ -174,6 +176,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "corrupted_entropy_coef": (0, _ANY),
     "token_keep_share": (0, 1),
     "shaping_floor": (0, 1),
+    "corrupt_probability": (0, 1),
 }
 
 

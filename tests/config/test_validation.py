@@ -19,6 +19,7 @@ WRONG = {
     "rollout.responses=1": "rollout.responses is 1, but must be at least 2",
     "rollout.top_p=1.1": "rollout.top_p is 1.1, but must be at most 1.",
     "corruption.probability=-0.1": "corruption.probability is -0.1, but must be at least 0.",
+    "corruption.probability=1.1": "corruption.probability is 1.1, but must be at most 1.",
     "train.minibatch_prompts=999": "train.minibatch_prompts is 999, more than the 32 prompts of a step",
     "model.device=gpu": "model.device is 'gpu', but must be auto, cpu, cuda or cuda:N.",
     "model.attention=flash_attention_2": "model.attention=flash_attention_2 needs model.dtype=bfloat16.",

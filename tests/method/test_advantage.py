@@ -23,9 +23,18 @@ def test_group_advantage_by_hand() -> None:
     assert advantage.tolist() == [[1.5, -0.5, -0.5, -0.5]]
 
 
+def test_group_advantage_without_std_by_hand() -> None:
+    # Rewards 1 0 0 0: mean 1/4, and nothing is divided, however small the spread.
+    rewards = torch.tensor([[1.0, 0.0, 0.0, 0.0], [0.5, 0.25, 0.25, 0.0]])
+    advantage = group_advantage(rewards, normalise_std=False)
+    assert advantage.tolist() == [[0.75, -0.25, -0.25, -0.25], [0.25, 0.0, 0.0, -0.25]]
+
+
+@pytest.mark.parametrize("normalise_std", [True, False])
 @pytest.mark.parametrize("reward", [0.0, 1.0, 0.1])
-def test_equal_rewards_give_exactly_zero(reward: float) -> None:
-    assert torch.equal(group_advantage(torch.full((2, 7), reward)), torch.zeros(2, 7))
+def test_equal_rewards_give_exactly_zero(reward: float, normalise_std: bool) -> None:
+    advantage = group_advantage(torch.full((2, 7), reward), normalise_std=normalise_std)
+    assert torch.equal(advantage, torch.zeros(2, 7))
 
 
 def test_a_group_of_one_has_no_advantage() -> None:
@@ -46,6 +55,10 @@ def test_group_advantage_against_the_statistics_module(
         expected.append([(reward - mean) / (deviation + 1e-6) if spread else 0.0 for reward in group])
     # Rounding of the mean is divided by a deviation of at least epsilon = 1e-6.
     tolerance = 2e-1 if dtype == torch.float32 else 1e-8
+    centred = [[reward - statistics.mean(group) for reward in group] for group in given.tolist()]
+    assert_close(
+        group_advantage(given, normalise_std=False), torch.tensor(centred, dtype=dtype), rtol=0, atol=1e-6
+    )
     actual = group_advantage(given)
     well_spread = given.std(dim=1) > 1e-2
     assert_close(actual, torch.tensor(expected, dtype=dtype), rtol=1e-4, atol=tolerance)

@@ -53,6 +53,17 @@ def test_without_modulation_every_token_gets_accuracy_plus_format() -> None:
     assert found.support_clipped_share is None
 
 
+def test_without_std_the_advantage_is_that_of_the_summed_reward() -> None:
+    """CalibRL's script centres accuracy + 0.1 * format as one reward; without a division that is our sum of two."""
+    given = scores()
+    total = REWARDS + 0.1 * FORMAT
+    expected = (total - total.mean(dim=1, keepdim=True)).flatten()
+    found = allocate("calibrl-original", given)
+    assert_close(found.advantage_BT, expected[:, None] * given.mask_BT)
+    # |A| of the guide: groups 1 0 0 1, 0 1 0 0 and 1 1 1 1, centred.
+    assert found.group_advantage_B.tolist() == [0.5, -0.5, -0.5, 0.5, -0.25, 0.75, -0.25, -0.25, 0, 0, 0, 0]
+
+
 def test_pivot_modulates_then_protects_then_adds_format() -> None:
     given, correct = scores(), REWARDS.flatten()
     support = visual_support(given.logprobs_BT, given.corrupted_logprobs_BT, given.mask_BT)

@@ -18,6 +18,7 @@ from pivot.method import (
     leaky_guide_loss,
     leaky_margin,
     position_gap,
+    position_zero_gap,
     sequence_mean_gap,
     sequence_sum_gap,
     softplus_margin,
@@ -132,6 +133,35 @@ def test_position_form_is_zero_past_the_anchors_end() -> None:
     gap = position_gap(torch.full((1, 3), -1.0), torch.tensor([[-2.0, -0.5, math.nan]]), torch.ones(1, 3))
     terms = calibration_terms(gap, torch.ones(1), torch.ones(1), torch.ones(1, 3), margin=leaky_margin())
     assert_close(terms, torch.tensor([[-0.5, 0.5, 0.0]]))
+
+
+def test_position_zero_form_compares_with_probability_one_past_the_anchors_end() -> None:
+    """Past the end a correct token's NLL has the whole slope, a wrong one's half: both by |A| = 1."""
+    logprobs = torch.tensor([[-1.0, -1.0, -3.0]] * 3)
+    anchor = torch.tensor([[-2.0, -0.5, math.nan], [-2.0, -0.5, math.nan], [math.nan] * 3])
+    gap = position_zero_gap(logprobs, anchor, torch.ones(3, 3))
+    assert_close(gap, torch.tensor([[1.0, -0.5, -3.0], [1.0, -0.5, -3.0], [math.nan] * 3]), equal_nan=True)
+    correct = torch.tensor([1.0, 0.0, 1.0])
+    terms = calibration_terms(gap, torch.ones(3), correct, torch.ones(3, 3), margin=leaky_margin())
+    assert_close(terms, torch.tensor([[-0.5, 0.5, 3.0], [1.0, -0.25, -1.5], [0.0, 0.0, 0.0]]))
+
+
+@examples
+@given(seed=seeds)
+@dtypes
+def test_position_zero_form_against_a_loop(ragged, seed: int, dtype: torch.dtype) -> None:
+    batch = ragged(seed, dtype, holes=True)
+    gap = position_zero_gap(batch.clean_BT, batch.anchor_BT, batch.mask_BT)
+    actual = calibration_terms(gap, batch.advantage_B, batch.correct_B, batch.mask_BT, margin=leaky_margin())
+    expected = torch.zeros_like(actual)
+    for i in range(len(batch.mask_BT)):
+        anchor = [x for x in batch.anchor_BT[i].tolist() if not math.isnan(x)]
+        s = 1 if batch.correct_B[i] else -1
+        for t in batch.valid(i) if anchor else ():
+            padded = anchor[t] if t < len(anchor) else 0.0
+            gap_t = float(batch.clean_BT[i, t]) - padded
+            expected[i, t] = abs(float(batch.advantage_B[i])) * leaky(-s * gap_t)
+    assert_close(actual, expected, rtol=1e-4, atol=1e-5)
 
 
 @examples

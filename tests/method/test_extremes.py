@@ -85,7 +85,7 @@ def test_every_method_stays_finite(name: str, mask: Tensor, dtype: torch.dtype) 
 
 
 def test_all_forms_of_calibration_stay_finite() -> None:
-    for form in ("anchor_mean", "position", "seq_mean", "seq_sum"):
+    for form in ("anchor_mean", "position", "position_zero", "seq_mean", "seq_sum"):
         for shape in ("softplus", "leaky_relu"):
             method = replace(preset("ser"), calibration=form, calibration_shape=shape)
             inputs = extreme_inputs(-torch.inf, 0.0, MASKS["some empty"], torch.float32)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import fields, replace
 
 import pytest
@@ -168,6 +169,31 @@ def test_each_term_is_its_own_function(ragged, seed: int) -> None:
     assert_close(term(preset("off-sft-vaa"), inputs, "sft"), target.detach())
 
 
+@examples
+@given(seed=seeds)
+def test_calibrls_own_loss_against_a_loop(ragged, seed: int) -> None:
+    """Token means over all responses: PPO's clip at 0.2 with the dual clip at 3, and 0.1 times the leaky guide."""
+    inputs = plain(full_inputs(ragged, seed))
+    policy, guide, tokens = 0.0, 0.0, 0
+    for i in range(len(inputs.mask_BT)):
+        anchor = [x for x in inputs.anchor_logprobs_BT[i].tolist() if not math.isnan(x)]
+        s = 1 if inputs.correct_B[i] else -1
+        for t in inputs.mask_BT[i].nonzero()[:, 0].tolist():
+            tokens += 1
+            logprob, a = inputs.logprobs_BT[i, t].item(), float(inputs.advantage_BT[i, t])
+            ratio = math.exp(logprob - float(inputs.old_logprobs_BT[i, t]))
+            gain = min(ratio * a, min(max(ratio, 0.8), 1.2) * a)
+            policy -= max(gain, 3 * a) if a < 0 else gain
+            if anchor:
+                x = -s * (logprob - (anchor[t] if t < len(anchor) else 0.0))
+                guide += abs(float(inputs.group_advantage_B[i])) * (x if x > 0 else 0.5 * x)
+    method = preset("calibrl-original")
+    loss, values = objective(method, inputs, count_totals(method, inputs))
+    assert values["calibration"].item() == pytest.approx(guide / max(tokens, 1), rel=1e-6, abs=1e-9)
+    assert loss.item() == pytest.approx((policy + 0.1 * guide) / max(tokens, 1), rel=1e-6, abs=1e-9)
+    assert not {"kl", "entropy"} & values.keys()
+
+
 def test_papo_is_dapo_and_its_weighted_terms(ragged) -> None:
     inputs = plain(full_inputs(ragged, 2))
     totals = count_totals(preset("papo"), inputs)
@@ -216,7 +242,7 @@ def test_without_modulation_and_anchors_the_loss_is_exactly_dapos(ragged, name: 
         assert_close(gradients(loss, bare), gradients(reference, bare), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("name", ["ser", "off-sft-vaa", "calibrl"])
+@pytest.mark.parametrize("name", ["ser", "off-sft-vaa", "calibrl", "calibrl-original"])
 def test_without_anchors_the_term_is_a_zero_attached_to_the_graph(ragged, name: str) -> None:
     method = replace(preset(name), entropy_coef=0.0)
     inputs = replace(

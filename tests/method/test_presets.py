@@ -20,9 +20,9 @@ def changed(name: str, base: str) -> dict[str, object]:
     return {n: getattr(one, n) for n in names if getattr(one, n) != getattr(other, n)}
 
 
-def test_the_papers_thirteen_methods_and_four_of_ours() -> None:
+def test_the_papers_thirteen_methods_calibrls_own_script_and_four_of_ours() -> None:
     assert set(PRESETS) == {
-        "grpo", "dapo", "papo", "vppo", "calibrl", "calibrl-vaa", "off-pg-vaa", "off-sft-vaa",
+        "grpo", "dapo", "papo", "vppo", "calibrl", "calibrl-vaa", "calibrl-original", "off-pg-vaa", "off-sft-vaa",
         "ser", "vaa", "ser-vaa-local", "pivot", "pivot-grpo", "pivot-bounded", "pivot-adaptive", "pivot-absolute",
         "pivot-weighted",
     }  # fmt: skip
@@ -40,10 +40,13 @@ SER = {"replay": True, "anchor_use": "calibrate"}
                           "reference_kl_coef": 0.01}),
         ("papo", "dapo", {"perception_coef": 0.01, "clean_entropy_coef": 0.03, "corrupted_entropy_coef": 0.03,
                           "corrupt_raw_image": True}),
-        ("vppo", "dapo", {"token_keep_share": 0.4, "shaping_floor": 0.9}),
+        ("vppo", "dapo", {"token_keep_share": 0.4, "shaping_floor": 0.9, "corrupt_probability": 0.5}),
         ("calibrl", "dapo", {"anchor_use": "calibrate", "anchor_source": "expert", "calibration": "position",
                              "calibration_shape": "leaky_relu"}),
         ("calibrl-vaa", "calibrl", VAA),
+        ("calibrl-original", "calibrl", {"clip_high": 0.2, "dynamic_sampling": False, "normalise_std": False,
+                                         "entropy_coef": 0.0, "calibration": "position_zero",
+                                         "calibration_tokens": "all"}),
         ("ser", "dapo", SER),
         ("vaa", "dapo", VAA),
         ("pivot", "dapo", {**SER, **VAA}),
@@ -70,9 +73,24 @@ def test_the_papers_numbers() -> None:
     assert (method.beta, method.anchor_coef) == (0.5, 0.1)
 
 
+def test_numbers_from_the_baselines_own_code() -> None:
+    assert {n: m.corrupt_probability for n, m in PRESETS.items() if m.corrupt_probability != 0.6} == {
+        "vppo": 0.5
+    }
+    own = {n: m for n, m in PRESETS.items() if m.anchor_source == "expert"}
+    assert set(own) == {"calibrl", "calibrl-vaa", "calibrl-original"}
+    assert {(m.anchor_coef, m.leaky_slope) for m in own.values()} == {(0.1, 0.5)}
+    assert [n for n, m in PRESETS.items() if not m.normalise_std] == ["calibrl-original"]
+    original = own["calibrl-original"]
+    assert (original.clip_low, original.clip_high, original.dual_clip) == (0.2, 0.2, 3.0)
+    assert (original.aggregation, original.reference_kl_coef) == ("token", 0.0)
+
+
 def test_what_each_method_needs() -> None:
     assert {n for n, m in PRESETS.items() if m.needs_reference} == {"grpo", "pivot-grpo"}
-    assert {n for n, m in PRESETS.items() if not m.needs_corrupted} == {"grpo", "dapo", "calibrl", "ser"}
+    assert {n for n, m in PRESETS.items() if not m.needs_corrupted} == {
+        "grpo", "dapo", "calibrl", "calibrl-original", "ser",
+    }  # fmt: skip
     assert {n for n, m in PRESETS.items() if not m.needs_anchors} == {"grpo", "dapo", "papo", "vppo", "vaa"}
 
 
@@ -89,6 +107,7 @@ def test_an_unknown_method_names_the_nearest() -> None:
         ({"future_window": 0}, r"future_window must lie in"),
         ({"utility": "global"}, r"utility must be one of none, local, future, got 'global'"),
         ({"dual_clip": 0.9}, r"dual_clip must be above 1"),
+        ({"corrupt_probability": 1.5}, r"corrupt_probability must lie in \[0, 1\]"),
         ({"support_floor": 1.0}, r"support_floor must lie in \[-inf, 0\]"),
         ({"replay": False}, r"needs replay"),
     ],

@@ -5,13 +5,15 @@ import math
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
+from pivot.config import validate
 from pivot.train.loop import train
 
-METHODS = ("grpo", "dapo", "papo", "vppo", "calibrl", "calibrl-vaa", "off-pg-vaa", "off-sft-vaa", "ser", "vaa",
-           "ser-vaa-local", "pivot", "pivot-grpo")  # fmt: skip
+METHODS = ("grpo", "dapo", "papo", "vppo", "calibrl", "calibrl-vaa", "calibrl-original", "off-pg-vaa", "off-sft-vaa",
+           "ser", "vaa", "ser-vaa-local", "pivot", "pivot-grpo")  # fmt: skip
 
 
 def same_weights(a, b):
@@ -89,6 +91,68 @@ def test_every_method_trains(tmp_path, small_config, repeatable, method):
     assert len(lengths) == 1
 
 
+def test_calibrl_as_its_own_script_runs_it(small_config, make_trainer):
+    """One real step and update: unfiltered groups, centred rewards, and a guide past the demonstrations' ends."""
+    trainer = make_trainer(
+        small_config("calibrl-original", "train.minibatch_prompts=6", "method.warmup_share=0")
+    )
+    before = {name: p.detach().clone() for name, p in trainer.policy.model.named_parameters()}
+    outcome = trainer.step()
+    trainer.judge.close()
+    batch, guide, num_past_end = outcome.batch, 0.0, 0
+    assert len(batch.groups) == 6
+    for g, group in enumerate(batch.groups):
+        total = [r.reward.accuracy + 0.1 * r.reward.format for r in group.responses]
+        mean = {"accuracy": sum(group.accuracies) / 4, "total": sum(total) / 4}
+        anchor = group.anchor.logprobs_T.tolist()
+        for i, response in enumerate(group.responses):
+            row = 4 * g + i
+            weight = abs(group.accuracies[i] - mean["accuracy"])
+            expected = torch.full((len(response),), total[i] - mean["total"])
+            torch.testing.assert_close(outcome.allocation.advantage_BT[row, : len(response)], expected)
+            for t, logprob in enumerate(batch.clean_logprobs_BT[row, : len(response)].tolist()):
+                num_past_end += t >= len(anchor)
+                x = logprob - (anchor[t] if t < len(anchor) else 0.0)
+                x = -x if group.accuracies[i] > 0.5 else x
+                guide += weight * (x if x > 0 else 0.5 * x)
+    assert num_past_end > 0
+    # The first update's log-probs are those of the step's start, so the term is known before it.
+    terms = outcome.update.terms
+    assert terms["calibration"] == pytest.approx(guide / int(batch.mask_BT.sum()), rel=1e-4)
+    assert terms["total"] == pytest.approx(terms["policy"] + 0.1 * terms["calibration"], rel=1e-5)
+    assert not {"kl", "entropy"} & terms.keys()
+    assert any(not torch.equal(p, before[name]) for name, p in trainer.policy.model.named_parameters())
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "probability"),
+    [
+        ("vppo", (), 0.5),
+        ("pivot", (), 0.6),
+        ("papo", (), 0.6),
+        ("vppo", ("corruption.probability=0.6",), 0.6),
+        ("pivot", ("corruption.probability=0",), 0.0),
+        ("pivot", ("method.corrupt_probability=0.3",), 0.3),
+    ],
+)
+def test_how_much_of_the_image_is_hidden_is_the_methods_unless_said(
+    small_config, make_trainer, method, settings, probability
+):
+    """The masks of a real step's prompts, of which that share is black."""
+    config = small_config(method, *settings)
+    validate(config)
+    trainer = make_trainer(config)
+    trainer.judge.close()
+    corruptor = trainer.scorer.corruptor
+    hidden = []
+    for prompt in list(trainer.sources.prompts.values())[:8]:
+        encoded = trainer.policy.encoder.encode(prompt)
+        for step in range(40):
+            for before, after in zip(encoded.images, corruptor.corrupt(encoded, step).images, strict=True):
+                hidden += (before.patches_NC != after.patches_NC).any(dim=1).tolist()
+    assert np.mean(hidden) == pytest.approx(probability, abs=0.02)
+
+
 def test_recomputed_old_logprobs_are_those_of_decoding(small_config, make_trainer):
     batches = []
     for recompute in ("false", "true"):
@@ -147,7 +211,10 @@ def test_every_metric_is_explained(tmp_path, small_config, method):
         "corruption.kind=grey",
         "corruption.kind=gaussian",
         "corruption.raw=true",
+        "method.corrupt_probability=0.5",
+        "method.normalise_std=false",
         "method.calibration=position",
+        "method.calibration=position_zero",
         "method.calibration=seq_mean",
         "method.calibration=seq_sum",
         "method.calibration_tokens=all",

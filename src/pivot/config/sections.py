@@ -77,8 +77,8 @@ class CorruptionConfig:
 
     kind: Literal["patch", "grey", "gaussian"] = "patch"
     """`patch`: random patches black; `grey`: whole image (128,128,128); `gaussian`: pixel noise."""
-    probability: float = 0.6
-    """Share of patches that `patch` sets to black (Appendix B.2)."""
+    probability: float | None = None
+    """Share of patches that `patch` sets to black (Appendix D.1); None: as the method says."""
     sigma: float = 189.0
     """Standard deviation of `gaussian` in pixel values (Appendix C.1)."""
     raw: bool | None = None

@@ -10,7 +10,7 @@ from pivot.method.shapes import check_floating, check_mask, check_range
 
 
 @torch.no_grad()
-def group_advantage(rewards_PG: Tensor, *, epsilon: float = 1e-6) -> Tensor:
+def group_advantage(rewards_PG: Tensor, *, epsilon: float = 1e-6, normalise_std: bool = True) -> Tensor:
     """A_i = (R_i - mean R) / (std R + epsilon) within each prompt's group (Eq. 2).
 
     The standard deviation is the unbiased one (G - 1). A group of equal rewards, and so a group of one, gets
@@ -19,6 +19,7 @@ def group_advantage(rewards_PG: Tensor, *, epsilon: float = 1e-6) -> Tensor:
     Args:
         rewards_PG: [P, G].
         epsilon: added to the standard deviation.
+        normalise_std: false leaves the division out, A_i = R_i - mean R, as CalibRL's code does.
 
     Returns:
         [P, G].
@@ -29,8 +30,8 @@ def group_advantage(rewards_PG: Tensor, *, epsilon: float = 1e-6) -> Tensor:
         return torch.zeros_like(rewards_PG)
     centred_PG = rewards_PG - rewards_PG.mean(dim=1, keepdim=True)
     is_equal_P1 = rewards_PG.amax(dim=1, keepdim=True) == rewards_PG.amin(dim=1, keepdim=True)
-    advantage_PG = centred_PG / (rewards_PG.std(dim=1, keepdim=True) + epsilon)
-    return advantage_PG.masked_fill(is_equal_P1, 0.0)
+    scale_P1 = rewards_PG.std(dim=1, keepdim=True) + epsilon if normalise_std else 1.0
+    return (centred_PG / scale_P1).masked_fill(is_equal_P1, 0.0)
 
 
 @torch.no_grad()

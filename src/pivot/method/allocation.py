@@ -87,8 +87,9 @@ def allocate_advantage(
     check_floating("logprobs_BT", scores.logprobs_BT, (num_rows, "T"))
     check_mask("mask_BT", scores.mask_BT, scores.logprobs_BT.shape)
     valid_BT = scores.mask_BT.bool()
-    accuracy_B = group_advantage(rewards_PG).flatten()
-    format_B = method.format_coef * group_advantage(format_PG).flatten().to(accuracy_B.dtype)
+    accuracy_B = group_advantage(rewards_PG, normalise_std=method.normalise_std).flatten()
+    format_B = group_advantage(format_PG, normalise_std=method.normalise_std).flatten().to(accuracy_B.dtype)
+    format_B = method.format_coef * format_B
     format_first = method.format_position == "before"
     base_B = accuracy_B + format_B if format_first else accuracy_B
     parts = _visual_parts(method, scores, mean_entropy)

@@ -34,6 +34,13 @@ def position_gap(logprobs_BT: Tensor, anchor_logprobs_BT: Tensor, mask_BT: Tenso
     return _token_logprobs(logprobs_BT, mask_BT) - anchor_BT
 
 
+def position_zero_gap(logprobs_BT: Tensor, anchor_logprobs_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    """`position_gap`, but log pi(y_t) - 0 past the anchor's end, as CalibRL's code has it; NaN without an anchor."""
+    check_floating("anchor_logprobs_BT", anchor_logprobs_BT, logprobs_BT.shape)
+    past_end_BT = anchor_logprobs_BT.isnan() & _has_anchor(anchor_logprobs_BT)
+    return position_gap(logprobs_BT, anchor_logprobs_BT.masked_fill(past_end_BT, 0.0), mask_BT)
+
+
 def sequence_mean_gap(logprobs_BT: Tensor, anchor_logprob_B: Tensor, mask_BT: Tensor) -> Tensor:
     """Delta_i = mean log pi(y) - sg[mean log pi(y_exp)], the same for each token of a response."""
     length_B1 = mask_BT.bool().sum(dim=1, keepdim=True).clamp(min=1)
@@ -51,11 +58,15 @@ GAPS: Mapping[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = MappingProxyTyp
     {
         "anchor_mean": anchor_mean_gap,
         "position": position_gap,
+        "position_zero": position_zero_gap,
         "seq_mean": sequence_mean_gap,
         "seq_sum": sequence_sum_gap,
     }
 )
 """The forms of the gap Delta: (logprobs_BT, the anchor's, mask_BT) -> [B, T], NaN without an anchor."""
+
+BY_INDEX = frozenset({"position", "position_zero"})
+"""The forms that take the anchor's log-probabilities token by token, [B, T]; the others one number, [B]."""
 
 
 def softplus_margin() -> Margin:
@@ -140,10 +151,15 @@ def leaky_guide_loss(
 def count_anchored_tokens(anchor_logprobs: Tensor, mask_BT: Tensor) -> Tensor:
     """Valid tokens of the rows that have an anchor: the calibration loss's normaliser.
 
-    `anchor_logprobs` is [B], or [B, T] in the `position` form; a row that is NaN throughout has no anchor.
+    `anchor_logprobs` is [B], or [B, T] in the forms `BY_INDEX`; a row that is NaN throughout has no anchor.
     """
-    has_anchor_B1 = (~anchor_logprobs.isnan()).reshape(len(mask_BT), -1).any(dim=1, keepdim=True)
-    return (mask_BT.bool() & has_anchor_B1).sum()
+    return (mask_BT.bool() & _has_anchor(anchor_logprobs)).sum()
+
+
+def _has_anchor(anchor_logprobs: Tensor) -> Tensor:
+    """[B, 1] bool, of [B] or [B, T]."""
+    is_given = ~anchor_logprobs.isnan()
+    return is_given[:, None] if is_given.dim() == 1 else is_given.any(dim=1, keepdim=True)
 
 
 def _token_logprobs(logprobs_BT: Tensor, mask_BT: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from pivot.method.aggregation import sequence_mean, token_mean
 from pivot.method.calibration import (
+    BY_INDEX,
     GAPS,
     calibration_terms,
     count_anchored_tokens,
@@ -49,7 +50,7 @@ class ObjectiveInputs:
     anchor_logprob_B: Tensor | None = None
     """The anchor's mean token log-probability (`seq_sum`: their sum); NaN for rows without an anchor."""
     anchor_logprobs_BT: Tensor | None = None
-    """`position`: the anchor's token log-probabilities by index, NaN past its end."""
+    """`position`, `position_zero`: the anchor's token log-probabilities by index, NaN past its end."""
     off_policy_B: Tensor | None = None
     """bool: rows that are experiences in a slot of their group (Off-PG)."""
     sft_logprobs_AT: Tensor | None = None
@@ -65,7 +66,7 @@ class ObjectiveInputs:
 
     def anchor_for(self, form: str) -> Tensor | None:
         """The anchor's log-probabilities that a form of the gap asks for."""
-        return self.anchor_logprobs_BT if form == "position" else self.anchor_logprob_B
+        return self.anchor_logprobs_BT if form in BY_INDEX else self.anchor_logprob_B
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,7 @@ _VPPO = replace(
     summary="DAPO on the 40% most image-dependent tokens, advantage shaped by the response's dependency",
     token_keep_share=0.4,
     shaping_floor=0.9,
+    corrupt_probability=0.5,
 )
 _CALIBRL = replace(
     _DAPO,
@@ -47,6 +48,18 @@ _CALIBRL = replace(
     anchor_source="expert",
     calibration="position",
     calibration_shape="leaky_relu",
+    anchor_coef=0.1,
+)
+_CALIBRL_ORIGINAL = replace(
+    _CALIBRL,
+    name="calibrl-original",
+    summary="CalibRL as its own script runs it: symmetric clip, no division by std, no filtering, no entropy term",
+    clip_high=0.2,
+    dynamic_sampling=False,
+    normalise_std=False,
+    entropy_coef=0.0,
+    calibration="position_zero",
+    calibration_tokens="all",
 )
 _VAA_ONLY = replace(_DAPO, name="vaa", summary="DAPO + vision-guided advantage allocation", **_VAA)
 _SER_ONLY = replace(_DAPO, name="ser", summary="DAPO + self-calibrated experience replay", **_SER)
@@ -59,6 +72,7 @@ _ALL = (
     _VPPO,
     _CALIBRL,
     replace(_CALIBRL, name="calibrl-vaa", summary="CalibRL + vision-guided advantage allocation", **_VAA),
+    _CALIBRL_ORIGINAL,
     replace(
         _PIVOT, name="off-pg-vaa", summary="PIVOT, experience by policy gradient", anchor_use="off_policy"
     ),

@@ -30,6 +30,8 @@ class Method:
     """Mean over all tokens (Eq. 3), or over each response and then over responses (GRPO)."""
     dynamic_sampling: bool = True
     """Drop groups that are all right or all wrong and sample others (DAPO)."""
+    normalise_std: bool = True
+    """Divide accuracy and format advantages by their group's standard deviation (Eq. 2); CalibRL's script: false."""
     reference_kl_coef: float = 0.0
     """Weight of the k3 divergence from the reference model (GRPO: 0.01)."""
     format_coef: float = 0.1
@@ -74,8 +76,8 @@ class Method:
     """Own experience (Eq. 7), or demonstrations from a file (CalibRL)."""
     anchor_coef: float = 0.1
     """lambda_exp of Eq. 16, for calibration and Off-SFT; the value is not in the paper."""
-    calibration: Literal["anchor_mean", "position", "seq_mean", "seq_sum"] = "anchor_mean"
-    """How Eq. 8 becomes a token-level gap; seq_sum is its letter. Not in the paper."""
+    calibration: Literal["anchor_mean", "position", "position_zero", "seq_mean", "seq_sum"] = "anchor_mean"
+    """How Eq. 8 becomes a token-level gap; seq_sum is its letter, position_zero is CalibRL's code. Not in the paper."""
     calibration_shape: Literal["softplus", "leaky_relu"] = "softplus"
     """The margin function of Eq. 9; leaky_relu is CalibRL's."""
     leaky_slope: float = 0.5
@@ -111,6 +113,8 @@ class Method:
 
     corrupt_raw_image: bool = False
     """Corrupt the original image, as PAPO does, instead of the ViT's own patches (App. D.1)."""
+    corrupt_probability: float = 0.6
+    """Share of patches that the `patch` intervention sets to black (App. D.1; VPPO's code: 0.5)."""
 
     def __post_init__(self) -> None:
         for name, choices in _choices().items():
@@ -174,6 +178,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "corrupted_entropy_coef": (0, _ANY),
     "token_keep_share": (0, 1),
     "shaping_floor": (0, 1),
+    "corrupt_probability": (0, 1),
 }
 
 

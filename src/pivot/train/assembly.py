@@ -153,9 +153,11 @@ def packing_of(config: Config) -> Packing:
 
 
 def corruption_of(config: Config) -> Corruption:
-    chosen = config.corruption
-    raw = config.method.corrupt_raw_image if chosen.raw is None else chosen.raw
-    return Corruption(chosen.kind, chosen.probability, chosen.sigma, raw)
+    """The intervention of a run; what `corruption` leaves open is the method's."""
+    chosen, method = config.corruption, config.method
+    raw = method.corrupt_raw_image if chosen.raw is None else chosen.raw
+    probability = method.corrupt_probability if chosen.probability is None else chosen.probability
+    return Corruption(chosen.kind, probability, chosen.sigma, raw)
 
 
 def _reference(config: Config) -> Policy:

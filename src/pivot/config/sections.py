@@ -92,7 +92,7 @@ class RewardConfig:
     function: str | None = None
     """`module:function` with TRL's calling convention (`completions, **columns -> list[float]`); None: the verifier."""
     grader: Literal["pivot", "mathruler"] = "pivot"
-    """The built-in verifier, or PAPO's exact behaviour."""
+    """The built-in verifier, or PAPO's accuracy and format rewards (docs/verifier.md: "PAPO's rewards")."""
     workers: int = 1
     """Processes for answers that the fast path cannot decide."""
     timeout: float = 60.0

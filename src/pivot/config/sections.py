@@ -73,14 +73,14 @@ class DataConfig:
 
 @dataclass(frozen=True)
 class CorruptionConfig:
-    """The image intervention (Appendix C.1)."""
+    """The image intervention (App. D.1)."""
 
     kind: Literal["patch", "grey", "gaussian"] = "patch"
     """`patch`: random patches black; `grey`: whole image (128,128,128); `gaussian`: pixel noise."""
     probability: float = 0.6
-    """Share of patches that `patch` sets to black (Appendix B.2)."""
+    """Share of patches that `patch` sets to black (App. C.2)."""
     sigma: float = 189.0
-    """Standard deviation of `gaussian` in pixel values (Appendix C.1)."""
+    """Standard deviation of `gaussian` in pixel values (App. D.1)."""
     raw: bool | None = None
     """Corrupt the original image, as PAPO does, instead of the ViT's own patches; None: as the method says."""
 

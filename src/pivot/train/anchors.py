@@ -52,7 +52,7 @@ class AnchorSelector:
     def rate(
         self, visits: Sequence[Visit], encoded: Mapping[str, EncodedPrompt], step: int
     ) -> dict[str, Rated]:
-        """H and V today of the candidates of replayed prompts, where there is a choice to make (items 17, 18)."""
+        """H and V today of the candidates of replayed prompts, where there is a choice to make."""
         if self.method.anchor_source != "buffer" or self.method.anchor_scores != "current":
             return {}
         return self._score_candidates(

@@ -1,7 +1,7 @@
 """Which prompts a step rolls out: fresh ones, replayed ones, and more of either until its quotas are full.
 
-Method.md items 24-28: half of a batch is replayed once the gate is open; a group that the filter drops is replaced
-from its own source for a number of rounds, then by fresh prompts. A step may end with fewer groups, or none.
+Half of a batch is replayed once the gate is open (App. C.2); a group that the filter drops is replaced from its own
+source for a number of rounds, then by fresh prompts. A step may end with fewer groups, or none.
 """
 
 from __future__ import annotations

@@ -229,7 +229,7 @@ class Trainer:
                 encoded = {unit.prompt.prompt.id: unit.prompt for unit in batch.units}
                 corrupted_BT = self.lookahead.corrupted(batch.groups, encoded, step, width=width)
                 has_image_B = torch.tensor([bool(g.prompt.images) for g in batch.groups for _ in g.responses])
-                # Without an image there is nothing to take away: c = 0 exactly (method.md item 14).
+                # Without an image there is nothing to take away: c = 0 exactly.
                 batch.corrupted_logprobs_BT = torch.where(
                     has_image_B[:, None], corrupted_BT, batch.clean_logprobs_BT
                 )

@@ -138,6 +138,6 @@ def test_benchmarks_lists_what_is_known(capsys: pytest.CaptureFixture[str]) -> N
     assert len(known) == 16
     assert known["mathvista", "benchmark"]["hub_id"] == "AI4Math/MathVista"
     assert known["virl39k", "training"]["rows"] == 38870
-    assert known["realworldqa", "out of domain"]["run_here"].startswith("hand-made rows")
+    assert known["realworldqa", "out of domain"]["tested_on"].startswith("hand-made rows")
     assert main(["benchmarks"]) == 0
     assert "pivot data NAME" in capsys.readouterr().out

@@ -346,4 +346,4 @@ def test_every_benchmark_says_what_is_known_and_what_was_run() -> None:
     assert rows["mathverse"] == 3940
     assert rows["we-math"] == 1740
     for known in BENCHMARKS.values():
-        assert all((known.title, known.matching, known.known_from, known.run_here))
+        assert all((known.title, known.matching, known.known_from, known.tested_on))

@@ -1,4 +1,4 @@
-"""The rules of a row, by hand (method.md items 20-25)."""
+"""The rules of a row, by hand (docs/decisions.md, "Experience buffer")."""
 
 import numpy as np
 import pytest

@@ -28,7 +28,7 @@ class NaiveRow:
 
 
 class NaiveBuffer:
-    """Method.md items 20-23, word by word."""
+    """The rules of docs/decisions.md, section "Experience buffer", word by word."""
 
     def __init__(self, responses_per_prompt: int, max_prompts: int | None) -> None:
         self.limit, self.cap = responses_per_prompt, max_prompts

@@ -255,3 +255,10 @@ def test_damaged_files_are_one_sentence(tmp_path: Path) -> None:
     ):
         with pytest.raises(UserError, match=sentence):
             load(DataSpec("custom", path=str(tmp_path / name)))
+
+
+def test_a_question_without_marks_follows_its_images_at_once(tmp_path: Path) -> None:
+    rows = [{"id": "1", "images": [cell()], "problem": "\n  Find x. ", "answer": "5"}]
+    path = write_parquet(tmp_path / "train.parquet", rows)
+    (prompt,) = load(DataSpec("geometry3k", path=str(path))).prompts
+    assert prompt.question == "<image>Find x. "

@@ -1,10 +1,11 @@
 """The paper's template and where images stand in it."""
 
+import jinja2
 import pytest
 from PIL import Image
 
 from pivot.errors import UserError
-from pivot.tasks import template
+from pivot.tasks import procedural, template
 from pivot.tasks.template import ImagePlace
 from pivot.types import Prompt
 
@@ -24,6 +25,34 @@ def test_the_words_are_the_papers():
         "Find x.\n\nYou first think through the reasoning process as an internal monologue, enclosed within "
         "<think> </think> tags. Then, provide your final answer enclosed within \\boxed{ }."
     )
+
+
+@pytest.mark.parametrize(
+    "question",
+    ["Find x.", "  Find x.\n", "\n<image> Find x.\t", "\u3000Find  x.\xa0", "Find x. <image>\n", " \n ", ""],
+)
+def test_the_question_is_trimmed_as_papo_and_vppo_trim_it(question):
+    papos = jinja2.Template("{{ content | trim }}\n\n{{ instruction }}")
+    assert template.user_text(question) == papos.render(content=question, instruction=template.INSTRUCTION)
+
+
+def test_white_space_within_the_question_stays():
+    found = template.segments(prompt("\n <image>\n Find  x in <image> .\n", 2))
+    assert found == (
+        ImagePlace(0),
+        "\n Find  x in ",
+        ImagePlace(1),
+        f" .\n\n{template.INSTRUCTION}",
+    )
+
+
+def test_without_marks_the_words_follow_the_images_at_once():
+    assert template.segments(prompt("  Find x. ", 1)) == (ImagePlace(0), f"Find x.\n\n{template.INSTRUCTION}")
+
+
+def test_the_tiny_worlds_questions_have_nothing_to_trim():
+    for split in procedural.SPLITS:
+        assert all(p.question == p.question.strip() for p in procedural.dataset(split, 100))
 
 
 def test_images_stand_at_their_marks():

@@ -180,7 +180,7 @@ def test_prompts_without_an_image_have_no_support(tmp_path, small_config, make_t
 
 
 def test_training_scores_of_a_replayed_group_never_include_its_anchor(small_config, make_trainer, prime):
-    """The group's advantages are those of its own G rewards (method.md item 27)."""
+    """The group's advantages are those of its own G rewards."""
     trainer = make_trainer(small_config("ser", "method.warmup_share=0"))
     prime(trainer)
     outcome = trainer.step()

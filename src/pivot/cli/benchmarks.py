@@ -1,4 +1,4 @@
-"""`pivot benchmarks`: the benchmarks and training sets that are known, and what was run here."""
+"""`pivot benchmarks`: the benchmarks and training sets that are known, and on which rows each was tested."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.table import Table
 from pivot.evaluate.benchmarks import BENCHMARKS, OUT_OF_DOMAIN, Benchmark
 from pivot.tasks.datasets import TRAINING_SETS, Format
 
-_HEADINGS = ("name", "use", "hub id", "split", "rows", "answers are matched by", "run here")
+_HEADINGS = ("name", "use", "hub id", "split", "rows", "answers are matched by", "tested on")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
     for one in known:
         hub = one["hub_id"] if one["config"] is None else f"{one['hub_id']}\n{one['config']}"
         rows = "?" if one["rows"] is None else f"{one['rows']:,}"
-        table.add_row(one["name"], one["use"], hub, one["split"], rows, one["matching"], one["run_here"])
+        table.add_row(one["name"], one["use"], hub, one["split"], rows, one["matching"], one["tested_on"])
     console = Console()
     console.print(table)
     for one in known:
@@ -54,7 +54,7 @@ def describe(known: Format) -> dict[str, Any]:
         "columns": list(known.layouts[0].columns),
         "matching": known.matching,
         "known_from": known.known_from,
-        "run_here": known.run_here,
+        "tested_on": known.tested_on,
         "papo_eval": {"split": bundled.papo_split, "rows": bundled.papo_rows} if bundled else None,
         "copies": list(known.copies),
         "note": known.note,

@@ -73,14 +73,14 @@ class DataConfig:
 
 @dataclass(frozen=True)
 class CorruptionConfig:
-    """The image intervention (Appendix C.1)."""
+    """The image intervention (App. D.1)."""
 
     kind: Literal["patch", "grey", "gaussian"] = "patch"
     """`patch`: random patches black; `grey`: whole image (128,128,128); `gaussian`: pixel noise."""
     probability: float | None = None
-    """Share of patches that `patch` sets to black (Appendix D.1); None: as the method says."""
+    """Share of patches that `patch` sets to black (App. C.2); None: as the method says."""
     sigma: float = 189.0
-    """Standard deviation of `gaussian` in pixel values (Appendix C.1)."""
+    """Standard deviation of `gaussian` in pixel values (App. D.1)."""
     raw: bool | None = None
     """Corrupt the original image, as PAPO does, instead of the ViT's own patches; None: as the method says."""
 
@@ -92,7 +92,7 @@ class RewardConfig:
     function: str | None = None
     """`module:function` with TRL's calling convention (`completions, **columns -> list[float]`); None: the verifier."""
     grader: Literal["pivot", "mathruler"] = "pivot"
-    """The built-in verifier, or PAPO's exact behaviour."""
+    """The built-in verifier, or PAPO's accuracy and format rewards (docs/verifier.md: "PAPO's rewards")."""
     workers: int = 1
     """Processes for answers that the fast path cannot decide."""
     timeout: float = 60.0

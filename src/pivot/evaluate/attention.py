@@ -1,4 +1,4 @@
-"""How much attention response tokens give to image tokens, layer by layer (Appendix "Layer-wise Attention Analysis").
+"""How much attention response tokens give to image tokens, layer by layer (App. D.3).
 
 The attention weights of all layers at once are [layers, heads, L, L]: 118 GB in float32 for 6,144 tokens of a 7B model.
 Here every layer runs its usual fused attention, and beside it the weights of the response's queries are computed a

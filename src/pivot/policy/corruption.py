@@ -1,4 +1,4 @@
-"""Image interventions I -> I~ (Section 3.2, Appendix C.1): black patches, a grey canvas, Gaussian noise.
+"""Image interventions I -> I~ (Section 3.2, App. D.1): black patches, a grey canvas, Gaussian noise.
 
 They act on the processor's output, where rows are the ViT's own patches: exact, cheap, no second image processing.
 `raw` does the same on the original image, as PAPO does. One mask a prompt and step, from a hash of (seed, step,

@@ -39,23 +39,23 @@ class FunctionJudge:
     """`module:function` with TRL's calling convention: `f(completions=..., **columns) -> list[float]`.
 
     The function also receives `prompts` (the questions), `answer` and every further column of the data as lists. Its
-    value is the accuracy reward; a response counts as correct above 0.5. The format is the verifier's. It runs in a
+    value is the accuracy reward; a response counts as correct above 0.5. The format is the grader's. It runs in a
     process of its own; a value that is not finite is handed on, for the trainer skips and names such a step.
     """
 
-    def __init__(self, spec: str, timeout: float) -> None:
+    def __init__(self, spec: str, timeout: float, grader: str = "pivot") -> None:
         if not all(spec.partition(":")):
             raise UserError(f"reward.function is {spec!r}; expected module:function")
-        self._verifier = Verifier()
+        self._verifier = Verifier(grader)
         self.process = RewardProcess(spec, timeout)
 
     def judge(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> list[Reward]:
         values = self._call(prompts, responses)
-        known = self._verifier.grade_many(responses, [p.answer for p in prompts])
-        return [
-            Reward(value, seen.format, _reason(value), seen.extracted)
-            for value, seen in zip(values, known, strict=True)
-        ]
+        rewards: list[Reward] = []
+        for value, response in zip(values, responses, strict=True):
+            form, extracted = self._verifier.look(response)
+            rewards.append(Reward(value, form, _reason(value), extracted))
+        return rewards
 
     def close(self) -> None:
         self.process.close()

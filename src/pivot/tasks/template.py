@@ -35,8 +35,11 @@ Segment = str | ImagePlace
 
 
 def user_text(question: str) -> str:
-    """The user's turn of the template around a question."""
-    return f"{question}\n\n{INSTRUCTION}"
+    """The user's turn of the template around a question, which is trimmed as PAPO and VPPO trim it.
+
+    Only the outer white space goes: what stands between an image mark and the words next to it stays.
+    """
+    return f"{question.strip()}\n\n{INSTRUCTION}"
 
 
 def segments(prompt: Prompt) -> tuple[Segment, ...]:

@@ -50,7 +50,7 @@ def model_options(config: Config) -> ModelOptions:
 def build_judge(config: Config) -> Judge:
     reward = config.reward
     if reward.function is not None:
-        return FunctionJudge(reward.function, reward.timeout)
+        return FunctionJudge(reward.function, reward.timeout, reward.grader)
     return VerifierJudge(reward.grader, reward.workers)
 
 

@@ -21,7 +21,7 @@ View = Literal["clean", "corrupted", "both"]
 
 @dataclass
 class Scorer:
-    """Scores units of responses at the weights of the step's start (method.md item 8)."""
+    """Scores units of responses at the weights of the step's start."""
 
     policy: Policy
     corruptor: Corruptor

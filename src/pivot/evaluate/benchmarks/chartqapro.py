@@ -45,5 +45,5 @@ BENCHMARK = Benchmark(
     expected={"test": 1948},
     matching="text, number, letter, list (exact, not relaxed)",
     known_from="lmms-eval's task file (hub id, columns), the data set's paper (1,948)",
-    run_here="hand-made rows in the documented columns",
+    tested_on="hand-made rows in the documented columns",
 )

@@ -48,6 +48,6 @@ BENCHMARK = Benchmark(
     papo_split="BUAADreamer_clevr_count_70k",
     papo_rows=200,
     known_from="PAPO's and EasyR1's scripts (hub id, split), public code (columns)",
-    run_here="hand-made rows in the documented columns",
+    tested_on="hand-made rows in the documented columns",
     note="PAPO calls the 200 rows of its bundle's BUAADreamer_clevr_count_70k split SuperClevr Counting.",
 )

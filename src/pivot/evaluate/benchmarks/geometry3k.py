@@ -18,5 +18,5 @@ BENCHMARK = Benchmark(
     papo_split="hiyouga_geometry3k",
     papo_rows=601,
     known_from=_TRAINING_SET.known_from,
-    run_here=_TRAINING_SET.run_here,
+    tested_on=_TRAINING_SET.tested_on,
 )

@@ -33,6 +33,6 @@ BENCHMARK = Benchmark(
     layouts=(Layout((*_IDS, "visual_input", "question", "gt_answer", "image"), draft, id_columns=_IDS),),
     expected={"image": 951},
     matching="yes or no; aAcc, fAcc and qAcc",
-    known_from="shared/data (the project's repository), its evaluation script",
-    run_here="40 real rows without their images, whole sets",
+    known_from="the project's repository (tianyi-lab/HallusionBench) with its evaluation script",
+    tested_on="40 real rows without their images, whole sets",
 )

@@ -31,6 +31,6 @@ BENCHMARK = Benchmark(
     expected={"validation": 2801},
     matching="any accepted text or number (exact, not ANLS)",
     known_from="lmms-eval's task files (hub id, configuration), public code (2,801)",
-    run_here="hand-made rows in the documented columns",
+    tested_on="hand-made rows in the documented columns",
     note="The test split has no public answers.",
 )

@@ -32,7 +32,7 @@ BENCHMARK = Benchmark(
     matching="letter (with or without text), several letters in any order",
     papo_split="lscpku_LogicVista",
     papo_rows=447,
-    known_from="shared/data (the project's repository)",
-    run_here="24 real rows with images, one with two letters; the empty row hand-made",
+    known_from="the project's repository (Yijia-Xiao/LogicVista)",
+    tested_on="24 real rows with images, one with two letters; the empty row hand-made",
     note="447 of 448 rows are used: one has neither question nor answer.",
 )

@@ -46,7 +46,9 @@ def vision_draft(row: RowReader) -> Draft:
     return draft(row)
 
 
-_KNOWN_FROM = "shared/data (the project's site and its text-only file), the hub set's column names"
+_KNOWN_FROM = (
+    "the project's site (mathverse-cuhk.github.io) and testmini_text_only.json, the hub set's columns"
+)
 _IDS = ("problem_index", "problem_version")
 
 BENCHMARK = Benchmark(
@@ -62,7 +64,7 @@ BENCHMARK = Benchmark(
     papo_split="AI4Math_MathVerse",
     papo_rows=2180,
     known_from=_KNOWN_FROM,
-    run_here="18 real rows with images (2 text-only rows left out)",
+    tested_on="18 real rows with images (2 text-only rows left out)",
     note="PAPO-Eval keeps the 2,180 multiple-choice rows; the paper does not say which it used.",
 )
 
@@ -79,6 +81,6 @@ VISION_BENCHMARK = Benchmark(
     papo_split="AI4Math_MathVerse_vision_dependent",
     papo_rows=1308,
     known_from=_KNOWN_FROM + "; that PAPO's 1,308 rows are 436 problems x 3 versions",
-    run_here="the real vision-centric rows among the 20 of the sample",
+    tested_on="the real vision-centric rows among the 20 of the sample",
     note="PAPO-Eval keeps the 1,308 multiple-choice rows; the paper does not say which it used.",
 )

@@ -42,6 +42,6 @@ BENCHMARK = Benchmark(
     matching="letter (with or without text), number, list",
     papo_split="AI4Math_MathVista",
     papo_rows=1000,
-    known_from="shared/data (the project's own testmini.json and query.json)",
-    run_here="40 real rows without their images",
+    known_from="the project's own testmini.json and query.json (lupantech/MathVista)",
+    tested_on="40 real rows without their images",
 )

@@ -50,5 +50,5 @@ BENCHMARK = Benchmark(
     papo_split="PAPO_MMK12",
     papo_rows=2000,
     known_from="public code that reads FanqingM/MMK12 (columns, 500 a subject)",
-    run_here="24 real rows of MM-EUREKA's K12 set in the same columns, which is another set; hand-made rows",
+    tested_on="24 real rows of MM-EUREKA's K12 set in the same columns, which is another set; hand-made rows",
 )

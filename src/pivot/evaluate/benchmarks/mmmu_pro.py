@@ -77,7 +77,7 @@ BENCHMARK = Benchmark(
     matching="letter (with or without text)",
     papo_split="MMMU_MMMU_Pro",
     papo_rows=1730,
-    known_from="shared/data (the project's output files), public code (the three configurations)",
-    run_here="30 real rows without their images",
+    known_from="the project's output files (MMMU-Benchmark/MMMU), public code (the three configurations)",
+    tested_on="30 real rows without their images",
     note="--config vision reads the vision setting, which is what PAPO-Eval's split has.",
 )

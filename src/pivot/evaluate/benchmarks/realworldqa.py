@@ -38,5 +38,5 @@ BENCHMARK = Benchmark(
     expected={"test": 765},
     matching="letter (with or without text), yes or no, word, number",
     known_from="lmms-eval's task files (hub id, columns, the closing sentence), public code (765)",
-    run_here="hand-made rows in the documented columns",
+    tested_on="hand-made rows in the documented columns",
 )

@@ -36,5 +36,5 @@ BENCHMARK = Benchmark(
     expected={"test": 2017},
     matching="letter (with or without text)",
     known_from="lmms-eval's task files (hub id, configuration, columns)",
-    run_here="hand-made rows in the documented columns",
+    tested_on="hand-made rows in the documented columns",
 )

@@ -55,6 +55,6 @@ BENCHMARK = Benchmark(
     matching="letter (with or without text)",
     papo_split="We_Math",
     papo_rows=1740,
-    known_from="shared/data (the project's testmini.json); 525 problems from its evaluation script",
-    run_here="24 real rows with images: 4 two-step and 3 three-step problems, whole",
+    known_from="the project's testmini.json (We-Math/We-Math); 525 problems from its evaluation script",
+    tested_on="24 real rows with images: 4 two-step and 3 three-step problems, whole",
 )

@@ -102,8 +102,8 @@ class PromptBuilder:
 
 
 def _marked(question: str, num_images: int) -> str:
-    """The question with explicit marks; without any, the images come first."""
-    return question if IMAGE_MARK in question else IMAGE_MARK * num_images + question
+    """The question with explicit marks; without any, the images come first, right before its words."""
+    return question if IMAGE_MARK in question else IMAGE_MARK * num_images + question.lstrip()
 
 
 def _content_id(draft: Draft) -> str:

@@ -43,6 +43,6 @@ FORMAT = Format(
     ),
     expected={"train": 2101, "validation": 300, "test": 601},
     matching="number or expression",
-    known_from="shared/data (FormalGeo's copy), InterGPS's folders, EasyR1's use of the hub set",
-    run_here="64 real training rows, 32 real test rows, 5 real InterGPS folders",
+    known_from="FormalGeo's copy (RuRuo0/Datasets), folders of lupantech/InterGPS, EasyR1's use of the hub set",
+    tested_on="64 real training rows, 32 real test rows, 5 real InterGPS folders",
 )

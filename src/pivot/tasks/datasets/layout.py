@@ -114,8 +114,8 @@ class Format:
     """How its answers are matched, in words."""
     known_from: str = ""
     """Where the hub id, the columns and the number of rows are known from."""
-    run_here: str = ""
-    """On which rows this file was run: real ones of a sample, or hand-made ones in the documented columns."""
+    tested_on: str = ""
+    """On which rows this file is tested: real ones of a sample, or hand-made ones in the documented columns."""
     note: str = ""
 
     def layout(self, columns: tuple[str, ...], spec: DataSpec) -> Layout:

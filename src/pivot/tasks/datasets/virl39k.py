@@ -47,6 +47,6 @@ FORMAT = Format(
     expected={"train": 38870},
     matching="number, expression or letter",
     known_from="the data set's card (keys, boxed answers, 38,870), public code that reads it and its copies",
-    run_here="hand-made rows in both layouts",
+    tested_on="hand-made rows in both layouts",
     note="PAPO's and VPPO's copies hold the same rows with the images inside.",
 )

@@ -1,4 +1,4 @@
-"""Find the last `\\boxed{...}` of a response and check the form that the template asks for."""
+"""Find the last `\\boxed{...}` of a response and check its format: by our rules, and by PAPO's."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ SEARCHED_CHARS = 65_536
 _BOX = re.compile(r"\\boxed\s{0,3}\{")
 _BRACES = re.compile(r"\\boxed\s{0,3}\{|\\.|[{}]", re.DOTALL)
 _OPEN, _CLOSE = "<think>", "</think>"
+_AFTER_TAG_CHAR = re.compile(r"([<>/])\s+")
+_PLAIN_BOX = "\\boxed{"
+_CURLY = re.compile(r"[{}]")
 
 
 @dataclass(frozen=True)
@@ -56,24 +59,6 @@ def _last_closed(text: str, begin: int) -> Box | None:
     return None if best is None else Box(text[slice(*span)].strip(), best.start)
 
 
-def very_last_box(response: str) -> Box | None:
-    """What `mathruler.grader.extract_boxed_content` finds: the very last `\\boxed{`, all braces counted.
-
-    It looks no further than one character beyond `MAX_BOX_CHARS`.
-    """
-    start = response.rfind("\\boxed{")
-    if start < 0:
-        return None
-    begin = start + len("\\boxed{")
-    depth = 1
-    for place, sign in enumerate(response[begin : begin + MAX_BOX_CHARS + 1], begin):
-        depth += (sign == "{") - (sign == "}")
-        if depth == 0:
-            return Box(response[begin:place].strip(), start)
-    is_cut = len(response) - begin > MAX_BOX_CHARS
-    return Box(response[begin : begin + MAX_BOX_CHARS + 1], start) if is_cut else None
-
-
 def follows_template(response: str) -> bool:
     """Whether the response is `<think> ... </think> ... \\boxed{...}`.
 
@@ -87,3 +72,54 @@ def follows_template(response: str) -> bool:
         return False
     box = last_box(response)
     return box is not None and response.index(_CLOSE) < box.start
+
+
+def papo_text(response: str) -> str:
+    """The response as PAPO's reward function reads it: without white space on either side of `<`, `>` and `/`.
+
+    The same as replacing `\\s*(<|>|/)\\s*` by its group, but in linear time: that expression needs time
+    quadratic in the length of a run of blanks.
+
+    Example:
+        "< think >1 / 2" -> "<think>1/2"
+    """
+    for _ in ("what follows", "what precedes, read backwards"):
+        response = _AFTER_TAG_CHAR.sub(r"\1", response)[::-1]
+    return response
+
+
+def papo_box(response: str) -> str | None:
+    """What PAPO grades: the content of the very last `\\boxed{` in `papo_text`, every brace counted.
+
+    Nothing if that box is never closed, even where an earlier one is. This is mathruler's
+    `extract_boxed_content`, except that it returns the text `None` where there is no box.
+    """
+    text = papo_text(response)
+    start = text.rfind(_PLAIN_BOX)
+    if start < 0:
+        return None
+    begin = start + len(_PLAIN_BOX)
+    depth = 1
+    for brace in _CURLY.finditer(text, begin):
+        depth += 1 if brace.group() == "{" else -1
+        if depth == 0:
+            return text[begin : brace.start()].strip()
+    return None
+
+
+def follows_papo_format(response: str) -> bool:
+    """Whether all of `papo_text` matches `<think>.*</think>.*\\\\boxed\\{.*\\}.*`, a dot matching newlines too.
+
+    Tags may repeat, the box may be any that begins after a closing tag, and its braces need not balance. Each
+    part is looked for once from the left, so that the time is linear; the expression itself backtracks.
+    """
+    text = papo_text(response)
+    if not text.startswith(_OPEN):
+        return False
+    place = len(_OPEN)
+    for part in (_CLOSE, _PLAIN_BOX, "}"):
+        found = text.find(part, place)
+        if found < 0:
+            return False
+        place = found + len(part)
+    return True

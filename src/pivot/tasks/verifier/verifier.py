@@ -3,29 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 
 from pivot.types import Reward
 
-from .box import MAX_BOX_CHARS, Box, follows_template, last_box, very_last_box
-from .check import MAX_ANSWER_CHARS, check_answer
+from .box import MAX_BOX_CHARS, SEARCHED_CHARS, follows_papo_format, follows_template, last_box, papo_box
+from .check import check_answer
 from .pool import Job, WorkerPool
 from .reason import Reason
 
 MAX_LIBRARY_CHARS = 400
 """A longer text that is not literally right is not worth a library's second."""
 
-Settled = tuple[Box | None, Reason | Job]
-"""The box that is graded, and the outcome or the job that will have it."""
+
+@dataclass(frozen=True)
+class Grader:
+    """One way of grading: what is taken from a response, how it is judged, and what the format is."""
+
+    extract: Callable[[str], str | None]
+    """The answer that a response gives; None without a box."""
+    settle: Callable[[str | None, str], Reason | Job]
+    """(extracted, answer) -> the outcome, or the job that will have it."""
+    follows_format: Callable[[str], bool]
+    max_chars: int
+    """A longer box is `too long`."""
+    library: str
 
 
 class Verifier:
     """Grades responses against answers; every call returns, whatever the model wrote.
 
     `pivot` decides nearly everything with `check_answer` in this process and asks math-verify about the
-    rest; `mathruler` gives PAPO's accuracy, for parity with its numbers. Libraries run in processes of their
-    own, started at the first need and ended with the `with` block. A question to one may take `seconds` of
-    processor time, 1.5 times that by the clock, and `megabytes` of memory.
+    rest; `mathruler` gives PAPO's accuracy and format, for parity with its numbers. Libraries run in processes
+    of their own, started at the first need and ended with the `with` block. A question to one may take
+    `seconds` of processor time, 1.5 times that by the clock, and `megabytes` of memory.
 
     Example:
         with Verifier() as verifier:
@@ -38,8 +50,8 @@ class Verifier:
         if grader not in GRADERS:
             raise ValueError(f"grader must be one of {', '.join(GRADERS)}, got {grader!r}")
         self.grader = grader
-        self._settle, library = GRADERS[grader]
-        self.pool = WorkerPool(library, workers, seconds, megabytes)
+        self._grader = GRADERS[grader]
+        self.pool = WorkerPool(self._grader.library, workers, seconds, megabytes)
 
     def __enter__(self) -> Verifier:
         return self
@@ -60,52 +72,61 @@ class Verifier:
         """The rewards in the responses' order; what needs the library is asked in parallel."""
         if len(responses) != len(answers):
             raise ValueError(f"{len(responses)} responses, but {len(answers)} answers")
-        settled = list(map(self._settle, responses, answers))
-        jobs = [outcome for _, outcome in settled if isinstance(outcome, Job)]
+        extracted = list(map(self._grader.extract, responses))
+        settled = list(map(self._grader.settle, extracted, answers))
+        jobs = [outcome for outcome in settled if isinstance(outcome, Job)]
         if jobs:
             self.pool.run(jobs)
-        return [_reward(response, *one) for response, one in zip(responses, settled, strict=True)]
+        return list(map(self._reward, responses, extracted, settled))
+
+    def look(self, response: str) -> tuple[float, str | None]:
+        """The format reward and the extracted answer, which is not graded."""
+        return float(self._grader.follows_format(response)), self._shown(self._grader.extract(response))
+
+    def _reward(self, response: str, extracted: str | None, outcome: Reason | Job) -> Reward:
+        reason = outcome.outcome if isinstance(outcome, Job) else outcome
+        assert reason is not None
+        if extracted is None and reason is not Reason.CORRECT:
+            reason = Reason.NO_BOX
+        return Reward(
+            accuracy=float(reason is Reason.CORRECT),
+            format=float(self._grader.follows_format(response)),
+            reason=reason,
+            extracted=self._shown(extracted),
+        )
+
+    def _shown(self, extracted: str | None) -> str | None:
+        return None if extracted is None or len(extracted) > self._grader.max_chars else extracted
 
 
-def _settle_by_pivot(response: str, answer: str) -> Settled:
+def _content(response: str) -> str | None:
     box = last_box(response)
-    if box is None:
-        return box, Reason.NO_BOX
-    if len(box.content) > MAX_BOX_CHARS:
-        return box, Reason.TOO_LONG
-    reason = check_answer(box.content, answer)
+    return None if box is None else box.content
+
+
+def _settle_by_pivot(extracted: str | None, answer: str) -> Reason | Job:
+    if extracted is None:
+        return Reason.NO_BOX
+    if len(extracted) > MAX_BOX_CHARS:
+        return Reason.TOO_LONG
+    reason = check_answer(extracted, answer)
     if reason is not None:
-        return box, reason
-    if len(box.content) > MAX_LIBRARY_CHARS:
-        return box, Reason.UNPARSABLE
+        return reason
+    if len(extracted) > MAX_LIBRARY_CHARS:
+        return Reason.UNPARSABLE
     if len(answer) > MAX_LIBRARY_CHARS:
-        return box, Reason.WRONG
-    return box, Job(box.content, answer)
+        return Reason.WRONG
+    return Job(extracted, answer)
 
 
-def _settle_by_mathruler(response: str, answer: str) -> Settled:
+def _settle_by_mathruler(extracted: str | None, answer: str) -> Reason | Job:
     """PAPO's way: mathruler decides everything, and a response without a box is graded as the text `None`."""
-    box = very_last_box(response)
-    if box is not None and len(box.content) > MAX_BOX_CHARS:
-        return box, Reason.TOO_LONG
-    return box, Job("None" if box is None else box.content, answer[:MAX_ANSWER_CHARS])
+    given = "None" if extracted is None else extracted
+    return Reason.TOO_LONG if max(len(given), len(answer)) > SEARCHED_CHARS else Job(given, answer)
 
 
-def _reward(response: str, box: Box | None, outcome: Reason | Job) -> Reward:
-    reason = outcome.outcome if isinstance(outcome, Job) else outcome
-    assert reason is not None
-    if box is None and reason is not Reason.CORRECT:
-        reason = Reason.NO_BOX
-    return Reward(
-        accuracy=float(reason is Reason.CORRECT),
-        format=float(follows_template(response)),
-        reason=reason,
-        extracted=None if box is None or reason is Reason.TOO_LONG else box.content,
-    )
-
-
-GRADERS: dict[str, tuple[Callable[[str, str], Settled], str]] = {
-    "pivot": (_settle_by_pivot, "math-verify"),
-    "mathruler": (_settle_by_mathruler, "mathruler"),
+GRADERS: dict[str, Grader] = {
+    "pivot": Grader(_content, _settle_by_pivot, follows_template, MAX_BOX_CHARS, "math-verify"),
+    "mathruler": Grader(papo_box, _settle_by_mathruler, follows_papo_format, SEARCHED_CHARS, "mathruler"),
 }
-"""Grader -> how a response is settled or made a job, and for which library."""
+"""The values of `reward.grader`."""

@@ -47,6 +47,7 @@ _CALIBRL = replace(
     anchor_source="expert",
     calibration="position",
     calibration_shape="leaky_relu",
+    anchor_coef=0.1,
 )
 _VAA_ONLY = replace(_DAPO, name="vaa", summary="DAPO + vision-guided advantage allocation", **_VAA)
 _SER_ONLY = replace(_DAPO, name="ser", summary="DAPO + self-calibrated experience replay", **_SER)

@@ -46,8 +46,8 @@ from pivot.tasks import procedural
 from pivot.tasks.verifier import Verifier
 from pivot.types import Anchor, Prompt, RolloutGroup
 
-BETA = 0.5  # strength of the modulation, Eq. 14; the paper does not print it
-ANCHOR_COEF = 0.1  # lambda_exp, Eq. 16; nor this
+BETA = 0.1  # strength of the modulation, Eq. 14; ours: the paper prints no value
+ANCHOR_COEF = 0.3  # lambda_exp, Eq. 16; ours as well
 FORMAT_COEF = 0.1  # weight of the format advantage
 ENTROPY_COEF = 0.06  # weight of the entropy penalty
 REPLAY_SHARE = 0.5  # N_off / N once replay is on

@@ -17,7 +17,7 @@ def test_the_table_has_a_row_a_method(capsys):
     assert list(rows) == list(PRESETS)
     assert "0.2 / 0.28" in rows["dapo"]
     cells = {name: " ".join(row.split()[1:]) for name, row in rows.items()}
-    assert cells["pivot"] == "0.2 / 0.28 token - yes future, beta 0.5 50% calibrate, buffer -"
+    assert cells["pivot"] == "0.2 / 0.28 token - yes future, beta 0.1 50% calibrate, buffer -"
     assert cells["grpo"] == "0.2 / 0.2 sequence 0.01 - - - - -"
 
 

@@ -71,7 +71,8 @@ def test_pivot_modulates_then_protects_then_adds_format() -> None:
     accuracy = group_advantage(REWARDS).flatten()
     expected = modulate_advantage(accuracy, utility, correct, given.mask_BT, beta=0.5)
     expected = expected + 0.1 * group_advantage(FORMAT).flatten()[:, None] * given.mask_BT
-    found = allocate("pivot", given)
+    # Strong enough for some tokens to need protection.
+    found = allocate(replace(preset("pivot"), beta=0.5), given)
     assert_close(found.advantage_BT, expected)
     assert_close(found.utility_BT, utility)
     raw = accuracy[:, None] * (1 + 0.5 * accuracy.sign()[:, None] * utility)
@@ -87,7 +88,7 @@ def test_local_utility_is_the_support() -> None:
 
 
 def test_format_before_modulation_is_modulated_and_protected_too() -> None:
-    method = replace(preset("vaa"), format_position="before")
+    method = replace(preset("vaa"), format_position="before", beta=0.5)
     given = scores()
     total = group_advantage(REWARDS).flatten() + 0.1 * group_advantage(FORMAT).flatten()
     found = allocate(method, given)

@@ -78,7 +78,7 @@ def test_a_supported_but_wrong_response_keeps_its_whole_penalty_when_bounded() -
 
 
 def test_an_unsupported_wrong_token_is_hit_at_most_by_the_bound() -> None:
-    found = allocate("pivot-bounded", [UNSUPPORTED] * 4)
+    found = allocate("pivot-bounded", [UNSUPPORTED] * 4, beta=0.5)
     assert found.advantage_BT[1].tolist() == pytest.approx([1.5 * float(found.group_advantage_B[1])] * 2)
 
 
@@ -128,8 +128,10 @@ def test_a_slip_weighs_little_and_a_percept_much_when_support_is_absolute() -> N
     corrupted_BT = torch.tensor([[0.06, 0.2]] * 4).log()
     rows = TokenScores(clean_BT, torch.ones(4, 2), torch.ones(4, 2).bool(), corrupted_BT)
     plain, absolute = (
-        allocate_advantage(replace(preset(name), utility="local"), REWARDS_PG, torch.ones(2, 2), rows)
-        for name in ("pivot", "pivot-absolute")
+        allocate_advantage(
+            replace(preset(name), utility="local", beta=beta), REWARDS_PG, torch.ones(2, 2), rows
+        )
+        for name, beta in (("pivot", 0.5), ("pivot-absolute", 1.0))
     )
     wrong = float(plain.group_advantage_B[1])
     # beta = 0.5 and c = -5, 7/9; beta = 1 and p - q = -0.05, 0.7.

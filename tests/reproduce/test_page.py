@@ -2,12 +2,15 @@
 page is what the committed numbers give."""
 
 import itertools
+import json
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
 from pivot.cli import main
 from pivot.errors import UserError
+from pivot.reproduce.cells import cell_name, identity
 from pivot.reproduce.charts import WIDEST, claims_figure, figures
 from pivot.reproduce.page import BEGIN, END, FIGURES, HOMES, body, fill, write_page
 from pivot.reproduce.plan import Cell, Side, load_plan
@@ -185,12 +188,23 @@ def test_the_committed_page_is_what_the_committed_numbers_give():
         assert (ROOT / "docs" / "images" / "results" / f"{name}.svg").is_file()
 
 
-def test_no_committed_number_is_an_orphan():
-    """Files that no cell of the plan claims would be forgotten numbers: a changed plan must say what became of them."""
-    known = {path.name for path in (ROOT / "results").glob("*.json")}
-    from pivot.reproduce.cells import cell_name
+def test_every_committed_number_belongs_to_a_finished_cell_and_no_cell_is_missing():
+    """A changed default must not orphan what was run with the old one: the plan keeps it, under `defaults`."""
+    files = {path.name for path in (ROOT / "results").glob("*.json")}
+    results = Results.load(PLAN, ROOT / "results")
+    assert len(files) == len(results.by_cell) == 420
+    assert files == {f"{cell_name(PLAN, cell)}.json" for cell in results.by_cell}
+    assert set(due_cells(results, PLAN.cells())) == set(results.by_cell)
+    for cell, raw in results.by_cell.items():
+        assert raw["cell"] == {**asdict(cell), "settings": list(cell.settings)}
+        assert raw["identity"] == json.loads(json.dumps(identity(PLAN, cell)))
 
-    assert known <= {f"{cell_name(PLAN, cell)}.json" for cell in PLAN.cells()}
+
+def test_the_page_says_which_defaults_are_those_of_the_plans_time(full):
+    text = body(replace(PLAN, presets={"vppo": ("method.shaping_floor=0.8",)}), full, [])
+    assert "`method.beta=0.5`, `method.anchor_coef=0.1`" in text
+    assert "`method.shaping_floor=0.8` (vppo)" in text
+    assert "Defaults that have changed" not in body(replace(PLAN, defaults=()), full, [])
 
 
 def test_a_damaged_result_is_named(write_results, tmp_path):

@@ -4,9 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from pivot.config import apply_settings
 from pivot.errors import UserError
+from pivot.method import PRESETS, Method
 from pivot.reproduce.cells import cell_config, cell_name, identity
-from pivot.reproduce.plan import QUICK_PLAN, Cell, Claim, Group, Side, load_plan
+from pivot.reproduce.plan import QUICK_PLAN, Cell, Claim, Group, Plan, Side, load_plan
 from pivot.reproduce.tables import lines
 
 PLAN = load_plan()
@@ -74,6 +76,63 @@ def test_a_new_setting_that_is_off_by_default_leaves_cells_valid():
     assert varied["config"]["method"]["beta"] == 1.0
 
 
+def method_of(plan: Plan, arm: str, *settings: str) -> Method:
+    return cell_config(plan, Cell("main", arm, 0, settings)).method
+
+
+def test_the_plan_keeps_the_beta_and_lambda_exp_of_its_time():
+    """The presets have others today. An arm's own value stays, and so does what a cell or a group sets."""
+    assert (PRESETS["pivot"].beta, PRESETS["pivot"].anchor_coef) == (0.1, 0.3)
+    for arm in ("pivot", "vaa", "ser", "pivot-grpo", "off-sft-vaa", "pivot-bounded", "calibrl-vaa"):
+        assert (method_of(PLAN, arm).beta, method_of(PLAN, arm).anchor_coef) == (0.5, 0.1)
+    for arm in ("pivot-adaptive", "pivot-absolute", "pivot-weighted"):
+        assert (method_of(PLAN, arm).beta, method_of(PLAN, arm).anchor_coef) == (1.0, 0.1)
+    tuned = method_of(PLAN, "pivot", "method.beta=0.1", "method.anchor_coef=0.3")
+    assert (tuned.beta, tuned.anchor_coef) == (0.1, 0.3)
+    assert tuned == PRESETS["pivot"]
+    assert method_of(replace(PLAN, defaults=()), "pivot") == PRESETS["pivot"]
+
+
+@pytest.mark.parametrize(
+    "kept",
+    ["rollout.max_tries=7", "corruption.sigma=50.0", "method.warmup_share=0.5", "method.dual_clip=null"],
+)
+def test_one_line_keeps_a_default_that_has_changed(kept):
+    """As if the default had been `kept` when the plan was written: the cells run with it, and are called the same."""
+    keeping = replace(PLAN, defaults=(*PLAN.defaults, kept))
+    for cell in (Cell("main", "base"), Cell("main", "overhead"), Cell("wordy", "pivot", 2)):
+        config = cell_config(keeping, cell)
+        assert config != cell_config(PLAN, cell)
+        assert apply_settings(cell_config(PLAN, cell), [kept]) == config
+        assert cell_name(keeping, cell) == cell_name(PLAN, cell)
+
+
+def test_a_setting_of_the_plan_is_stronger_than_a_kept_default():
+    keeping = replace(PLAN, defaults=("rollout.max_tries=7",), settings=("rollout.max_tries=2",))
+    cell = Cell("main", "dapo")
+    assert cell_config(keeping, cell).rollout.max_tries == 2
+    assert identity(keeping, cell)["config"]["rollout"]["max_tries"] == 2
+    same = replace(keeping, settings=("rollout.max_tries=7",))
+    assert "max_tries" not in identity(same, cell)["config"]["rollout"]
+
+
+def test_a_changed_preset_keeps_its_values_in_the_plan():
+    keeping = replace(PLAN, presets={"vppo": ("method.shaping_floor=null",)})
+    assert PRESETS["vppo"].shaping_floor == 0.9
+    assert method_of(keeping, "vppo").shaping_floor is None
+    assert method_of(keeping, "vppo", "method.shaping_floor=0.5").shaping_floor == 0.5
+    assert cell_name(keeping, Cell("main", "vppo")) != cell_name(PLAN, Cell("main", "vppo"))
+    assert cell_name(keeping, Cell("main", "papo")) == cell_name(PLAN, Cell("main", "papo"))
+
+
+def test_presets_are_read_from_the_file(tmp_path):
+    path = tmp_path / "plan.yaml"
+    path.write_text("presets: {vppo: [method.shaping_floor=null]}\ndefaults: [method.beta=0.7]")
+    plan = load_plan(path)
+    assert plan.presets == {"vppo": ("method.shaping_floor=null",)}
+    assert plan.defaults == ("method.beta=0.7",)
+
+
 def test_variants_are_varied_one_at_a_time():
     group = Group(vary=("method.beta = 0.1 | recipe", "method.support_floor = recipe | null"))
     assert group.variants() == [("method.beta=0.1",), (), ("method.support_floor=null",)]
@@ -113,6 +172,10 @@ def test_the_quick_plan_has_every_kind_of_cell():
         ("worlds: {main: {}}\ngroups: {a: {arms: [dapo]}}\nclaims: [{text: x, first: {arm: pivot}}]",
          "needs a cell that no group has: main pivot seed 0"),
         ("wolrds: {}", "wolrds"),
+        ("defaults: [method.bta=0.5]", r"'method.bta=0.5' keeps the value of no setting; the nearest is method.beta"),
+        ("defaults: [method=pivot]", "'method=pivot' keeps the value of no setting"),
+        ("presets: {vpo: [method.beta=0.5]}", "presets names method 'vpo'; the nearest is vppo"),
+        ("presets: {vppo: [beta=0.5]}", r"'beta=0.5' keeps the value of no setting"),
     ],
 )  # fmt: skip
 def test_a_plan_that_makes_no_sense_is_refused(tmp_path, text, message):

@@ -45,8 +45,8 @@ class Method:
 
     utility: Literal["none", "local", "future"] = "none"
     """Visual utility: none, U = c (the ablation VAA_local), or Eq. 13."""
-    beta: float = 0.5
-    """Strength of the advantage modulation (Eq. 14); the value is not in the paper."""
+    beta: float = 0.1
+    """Strength of the advantage modulation (Eq. 14). The paper prints no value; a validation split chose ours."""
     modulation: Literal["add", "weigh"] = "add"
     """Eq. 14's A + beta |A| U, or A + beta A |U|, which adds nothing that is not about reward. Ours; add in PIVOT."""
     adapt_beta: bool = False
@@ -74,10 +74,10 @@ class Method:
     """What an anchor is for: Eq. 9, a slot of its group (Off-PG), or a supervised target (Off-SFT)."""
     anchor_source: Literal["buffer", "expert"] = "buffer"
     """Own experience (Eq. 7), or demonstrations from a file (CalibRL)."""
-    anchor_coef: float = 0.1
-    """lambda_exp of Eq. 16, for calibration and Off-SFT; the value is not in the paper."""
+    anchor_coef: float = 0.3
+    """lambda_exp of Eq. 16, for calibration and Off-SFT. The paper prints no value; a validation split chose ours."""
     calibration: Literal["anchor_mean", "position", "position_zero", "seq_mean", "seq_sum"] = "anchor_mean"
-    """How Eq. 8 becomes a token-level gap; seq_sum is its letter, position_zero is CalibRL's code. Not in the paper."""
+    """How Eq. 8 becomes a token-level gap; seq_sum is the literal Eq. 8, position_zero CalibRL's code. Not in the paper."""
     calibration_shape: Literal["softplus", "leaky_relu"] = "softplus"
     """The margin function of Eq. 9; leaky_relu is CalibRL's."""
     leaky_slope: float = 0.5

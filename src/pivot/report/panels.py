@@ -49,7 +49,11 @@ TRAINING = (
     Panel(
         "Groups per step",
         "Trained on, asked for, and sampled to get them",
-        {"rollout/groups_kept": "trained on", "rollout/groups_wanted": "asked for", "rollout/groups": "sampled"},
+        {
+            "rollout/groups_kept": "trained on",
+            "rollout/groups_wanted": "asked for",
+            "rollout/groups": "sampled",
+        },
         from_zero=True,
         smoothed=False,
     ),

@@ -6,15 +6,16 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from pivot import recipes
 from pivot.config import Config, apply_settings, to_dict, validate
+from pivot.config.schema import all_fields
 from pivot.method import Method
-from pivot.reproduce.plan import BASE, OVERHEAD, Cell, Plan
+from pivot.reproduce.plan import BASE, OVERHEAD, Cell, Plan, setting_path
 
 NOT_TRAINED = ("model", "data", "rollout")
 """The sections that a base cell depends on."""
@@ -27,7 +28,8 @@ def cell_config(plan: Plan, cell: Cell, start: Path | None = None) -> Config:
     world = plan.worlds[cell.world]
     arm = "dapo" if cell.is_single else cell.arm
     model = [f"model.path={start}"] if start is not None else []
-    settings = [f"method={arm}", *plan.settings, *world.settings, *model, *cell.settings]
+    kept = [*_kept_defaults(plan.recipe, arm, plan.defaults), *plan.presets.get(arm, ())]
+    settings = [f"method={arm}", *kept, *plan.settings, *world.settings, *model, *cell.settings]
     config = apply_settings(_recipe(plan.recipe), [*settings, f"train.seed={cell.seed}"])
     validate(config)
     return config
@@ -38,15 +40,32 @@ def _recipe(name: str) -> Config:
     return recipes.get(name)
 
 
+@cache
+def _kept_defaults(recipe: str, arm: str, defaults: tuple[str, ...]) -> list[str]:
+    """Those of the plan's defaults that recipe and preset leave at today's default; a value of their own stays."""
+    own = _values(apply_settings(_recipe(recipe), [f"method={arm}"]))
+    today = _values(_defaults(()))
+    return [s for s in defaults if own[setting_path(s)] == today[setting_path(s)]]
+
+
+def _defaults(changed: tuple[str, ...]) -> Config:
+    """Every field at its default, the method's too, but for those of the given settings."""
+    return apply_settings(replace(Config(), method=Method("", "")), changed)
+
+
+def _values(config: Config) -> dict[str, Any]:
+    return {info.path: info.value for info in all_fields(config)}
+
+
 def identity(plan: Plan, cell: Cell) -> dict[str, Any]:
     """Everything that determines a cell's numbers but the code; a version in the plan stands for that.
 
     Of the configuration only what differs from the defaults counts, so that a new setting which is off by default
-    leaves finished cells valid.
+    leaves finished cells valid. A default that has changed since the plan was written counts as the plan has it.
     """
     world = plan.worlds[cell.world]
     config = to_dict(cell_config(plan, cell))
-    changed = difference(config, to_dict(Config()) | {"method": to_dict(Method("", ""))})
+    changed = difference(config, to_dict(_defaults(plan.defaults)))
     found: dict[str, Any] = {"version": plan.version, "config": changed, "test": world.test}
     if world.start.origin:
         found["start"] = asdict(world.start)

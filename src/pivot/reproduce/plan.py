@@ -9,8 +9,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from pivot.config import Config
+from pivot.config.coerce import coerce
 from pivot.config.loading import load_file, nearest, overlay
+from pivot.config.schema import all_fields
 from pivot.errors import UserError
+from pivot.method import PRESETS
 from pivot.reproduce.starts import Start
 
 PLAN = Path(__file__).parent / "plan.yaml"
@@ -131,6 +135,10 @@ class Plan:
     """Raised when old cells must not count any more."""
     settings: tuple[str, ...] = ()
     """Of every cell."""
+    defaults: tuple[str, ...] = ()
+    """Defaults that have changed since the plan was written, with their values at that time."""
+    presets: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Method -> settings in which its preset has changed since, with their values at that time."""
     timed: tuple[str, ...] = ()
     """The methods of an `overhead` cell."""
     timed_rounds: int = 30
@@ -190,10 +198,15 @@ def short_setting(setting: str) -> str:
     return f"{name.rpartition('.')[2]}={value}"
 
 
+def setting_path(setting: str) -> str:
+    """`method.beta=1.0` as `method.beta`."""
+    return setting.partition("=")[0].strip()
+
+
 def load_plan(path: Path = PLAN) -> Plan:
     """The plan in a YAML file; a UserError says what in it makes no sense."""
     raw = load_file(path)
-    listed = {key: raw.pop(key, None) or {} for key in ("worlds", "groups", "claims")}
+    listed = {key: raw.pop(key, None) or {} for key in ("worlds", "groups", "claims", "presets")}
     plan = overlay(Plan(), raw, f"{path}: ")
     plan = replace(
         plan,
@@ -202,6 +215,10 @@ def load_plan(path: Path = PLAN) -> Plan:
         claims=tuple(
             overlay(Claim(), given, f"{path}: claims[{i}].") for i, given in enumerate(listed["claims"])
         ),
+        presets={
+            name: coerce(given, tuple[str, ...], f"{path}: presets.{name}")
+            for name, given in listed["presets"].items()
+        },
         digest=hashlib.sha256(Path(path).read_bytes()).hexdigest()[:12],
     )
     _check(plan, path)
@@ -213,7 +230,8 @@ def _all(start: Any, given: Mapping[str, Any], prefix: str) -> dict[str, Any]:
 
 
 def _check(plan: Plan, path: Path) -> None:
-    """Every world that a group names exists, and every claim has its cells."""
+    """Every world that a group names exists, every claim has its cells, and every kept value has its field."""
+    _check_kept(plan, path)
     for name, group in plan.groups.items():
         for world in group.worlds:
             if world not in plan.worlds:
@@ -228,6 +246,20 @@ def _check(plan: Plan, path: Path) -> None:
         for cell in (c for side in (claim.first, claim.second) for c in side_cells(side, claim.seeds)):
             if cell not in cells:
                 raise UserError(f"{path}: claim {claim.text!r} needs a cell that no group has: {cell.label}.")
+
+
+def _check_kept(plan: Plan, path: Path) -> None:
+    """Only fields have a default, and only presets have values of their own."""
+    known = [info.path for info in all_fields(Config())]
+    for name in plan.presets:
+        if name not in PRESETS:
+            raise UserError(f"{path}: presets names method {name!r}; {nearest(name, PRESETS)}.")
+    for kept in (plan.defaults, *plan.presets.values()):
+        for setting in kept:
+            if setting_path(setting) not in known:
+                raise UserError(
+                    f"{path}: {setting!r} keeps the value of no setting; {nearest(setting_path(setting), known)}."
+                )
 
 
 def side_cells(side: Side, seeds: int) -> list[Cell]:

@@ -83,6 +83,13 @@ def _status(plan: Plan, results: Results) -> Iterator[str]:
     other = sum(raw["plan"] != plan.digest for raw in results.by_cell.values())
     if other:
         yield f"{other} of the finished cells ran under an earlier wording of the plan that left them as they are."
+    kept = [f"`{setting}`" for setting in plan.defaults]
+    kept += [f"`{setting}` ({arm})" for arm, settings in plan.presets.items() for setting in settings]
+    if kept:
+        yield (
+            "Defaults that have changed since the plan was written have their old values in all tables, "
+            f"unless a row says otherwise: {', '.join(kept)}."
+        )
     changed = "\n".join(f"- {change}" for change in plan.changes)
     yield (
         f"Changes to the plan since it was committed:\n\n{changed}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ class Evaluation:
     judge: Judge
     progress: Progress
     open_sampler: Callable[[Policy], Sampler] = PolicySampler
+    _said: set[str] = field(default_factory=set, init=False)
 
     def validation_prompts(self) -> list[Prompt]:
         """Watched during training; none when `eval.every` is 0 or nothing is held out."""
@@ -42,7 +43,7 @@ class Evaluation:
         # A file has no splits; what the user holds out for it is its only other set.
         splits = (data.validation_split,) if _is_one_file(data.train) else settings.sets
         size = settings.final_prompts
-        found = [self._held_out(split, size) for split in splits] if size else []
+        found = [] if size == 0 else [self._held_out(split, size) for split in splits]
         return {prompts.name: list(prompts.by_id.values()) for prompts in found if prompts is not None}
 
     def _held_out(self, split: str, size: int | None) -> Prompts | None:
@@ -52,17 +53,26 @@ class Evaluation:
         """
         data = self.config.data
         if data.validation is not None and split == data.validation_split:
-            return load_prompts(data.validation, split, size, data)
+            return self._load(data.validation, split, size)
         if _is_one_file(data.train):
             self.progress.say(
                 f"{data.train} is one file, nothing is held out: data.validation=FILE would be watched"
             )
             return None
         try:
-            return load_prompts(data.train, split, size, data)
+            return self._load(data.train, split, size)
         except UserError as missing:
             self.progress.say(f"nothing is measured on split {split!r}: {missing}")
             return None
+
+    def _load(self, name: str, split: str, size: int | None) -> Prompts:
+        """The prompts of a split; says once which rows are missing or left out."""
+        prompts = load_prompts(name, split, size, self.config.data)
+        for note in prompts.notes:
+            if note not in self._said:
+                self.progress.say(f"{prompts.name}, {split}: {note}")
+            self._said.add(note)
+        return prompts
 
     def validate(self, policy: Policy, prompts: Sequence[Prompt]) -> dict[str, float]:
         """`eval/` metrics of a step."""

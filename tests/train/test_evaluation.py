@@ -8,8 +8,14 @@ from PIL import Image
 
 from pivot import recipes
 from pivot.config import apply_settings
+from pivot.evaluate.runner import identity
+from pivot.evaluate.sampling import Draws
+from pivot.evaluate.settings import EvaluationSettings
+from pivot.evaluate.target import find_target
+from pivot.rollout import Sampling
+from pivot.tasks import procedural
 from pivot.tasks.judge import VerifierJudge
-from pivot.train.evaluation import Evaluation
+from pivot.train.evaluation import Evaluation, settings_of
 from pivot.train.progress import Progress
 
 NUM_TEST = 601
@@ -64,3 +70,22 @@ def test_rows_of_a_held_out_set_that_cannot_be_used_are_named(geometry, capsys):
     run.final_sets()
     said = " ".join(capsys.readouterr().out.split())
     assert said.count("1 of 10 rows left out (geometry/test/bad: answer missing)") == 1
+
+
+def test_a_runs_own_scores_record_how_they_were_measured(policy, small_config):
+    config = small_config(
+        "dapo", "eval.final_samples=2", "reward.grader=mathruler", "rollout.max_tokens=8", "train.seed=3"
+    )
+    run = evaluation(config)
+    sets = {"tiny-test": list(procedural.dataset("test", 2))}
+    shown, blank = run.table(policy, sets, "before")
+    target = find_target("tiny")
+    draws = Draws(2, Sampling(max_tokens=8), seed=3)
+    asked = EvaluationSettings(draws, "mathruler", "embedded", "float32", 3136, 12544)
+    as_eval_would = identity(target, "tiny-test", asked)
+    for name in ("version", "set", "model"):
+        del as_eval_would[name]
+    assert shown["settings"] == as_eval_would
+    assert blank["settings"] == as_eval_would | {"blank": True}
+    own = replace(config, reward=replace(config.reward, function="own_rewards:by_length"))
+    assert settings_of(own, policy, draws).grader == "own_rewards:by_length"

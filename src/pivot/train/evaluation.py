@@ -10,6 +10,7 @@ from typing import Any
 from pivot.config import Config
 from pivot.errors import UserError
 from pivot.evaluate.sampling import Draws, GradedPrompt, PolicySampler, Sampler, graded_samples
+from pivot.evaluate.settings import EvaluationSettings, recorded
 from pivot.evaluate.summary import summarise
 from pivot.policy.policy import Policy
 from pivot.tasks.judge import Judge
@@ -27,6 +28,8 @@ class Evaluation:
     judge: Judge
     progress: Progress
     open_sampler: Callable[[Policy], Sampler] = PolicySampler
+    engine: str = "embedded"
+    """What draws the samples, for their recorded settings."""
     _said: set[str] = field(default_factory=set, init=False)
 
     def validation_prompts(self) -> list[Prompt]:
@@ -76,7 +79,7 @@ class Evaluation:
 
     def validate(self, policy: Policy, prompts: Sequence[Prompt]) -> dict[str, float]:
         """`eval/` metrics of a step."""
-        found = self._sample(policy, prompts, self.config.eval.samples, "validation")
+        found = self._sample(policy, prompts, self._draws(self.config.eval.samples), "validation")
         entry = summarise(found)
         return {f"eval/{name}": entry[name] for name in ("accuracy", "format", "length")}
 
@@ -86,17 +89,28 @@ class Evaluation:
         for name, prompts in sets.items():
             for blank in (False, True) if self.config.eval.blank else (False,):
                 note = f"{name}{' (blank images)' if blank else ''}, {when} training"
-                found = self._sample(policy, prompts, self.config.eval.final_samples, note, blank=blank)
+                draws = self._draws(self.config.eval.final_samples, blank)
+                found = self._sample(policy, prompts, draws, note)
                 labels = {"name": name, "when": when, "model": self.config.model.path, "blank": blank}
-                entries.append(summarise(found, **labels))
+                how = recorded(settings_of(self.config, policy, draws, self.engine))
+                entries.append({**summarise(found, **labels), "settings": how})
         return entries
 
+    def _draws(self, num_samples: int, blank: bool = False) -> Draws:
+        return Draws(num_samples, evaluation_sampling(self.config), self.config.train.seed, blank)
+
     def _sample(
-        self, policy: Policy, prompts: Sequence[Prompt], num_samples: int, note: str, blank: bool = False
+        self, policy: Policy, prompts: Sequence[Prompt], draws: Draws, note: str
     ) -> list[GradedPrompt]:
-        draws = Draws(num_samples, evaluation_sampling(self.config), self.config.train.seed, blank)
         samples = graded_samples(self.open_sampler(policy), prompts, self.judge, draws)
         return list(self.progress.track(samples, f"evaluating {note}", len(prompts)))
+
+
+def settings_of(config: Config, policy: Policy, draws: Draws, engine: str = "embedded") -> EvaluationSettings:
+    """How a run evaluates: as it trains."""
+    min_pixels, max_pixels = policy.encoder.image_limits
+    grader = config.reward.function or config.reward.grader
+    return EvaluationSettings(draws, grader, engine, config.model.dtype, min_pixels, max_pixels)
 
 
 def _is_one_file(name: str) -> bool:

@@ -1,9 +1,13 @@
 import json
+import shutil
 
 import pytest
 
+from pivot import recipes
 from pivot.cli import main
 from pivot.cli.attention import load_prompts
+from pivot.config import apply_settings, to_dict
+from pivot.policy import tiny
 from pivot.policy.loading import load_policy, save_policy
 
 
@@ -28,6 +32,27 @@ def test_two_models_in_one_figure(tmp_path, capsys):
     assert f"tiny: {first[0]:.1%}" in said
 
 
+def test_a_run_and_the_model_beside_it_see_images_of_the_runs_size(tmp_path, capsys):
+    run = tmp_path / "run"
+    shutil.copytree(tiny.checkpoint_path("easy"), run / "checkpoints" / "step-8" / "model")
+    chosen = ["model.min_pixels=784", "model.max_pixels=3136", "rollout.max_tokens=8"]
+    (run / "config.json").write_text(json.dumps(to_dict(apply_settings(recipes.get("tiny"), chosen))))
+    out = tmp_path / "out"
+    command = ["attention", "--model", "tiny", "--model", str(run), "--data", "tiny", "--limit", "2"]
+    assert main([*command, "--out", str(out)]) == 0
+    first, second = json.loads((out / "attention.json").read_text())["models"]
+    assert first["image_limits"] == second["image_limits"] == [784, 3136]
+    assert first["mean"] == second["mean"], "the same weights see the same"
+    said = capsys.readouterr().out
+    assert f"tiny: images of 784 to 3136 pixels, at most 8 tokens, float32 (as {run})" in said
+    assert f"{run}: images of 784 to 3136 pixels, at most 8 tokens, float32 (its run)" in said
+    assert main([*command, "--recipe", "tiny", "--out", str(out)]) == 0
+    apart = json.loads((out / "attention.json").read_text())["models"]
+    assert [model["image_limits"] for model in apart] == [[3136, 12544], [784, 3136]]
+    assert apart[0]["mean"] != first["mean"]
+    assert "images of 784 to 3136 pixels" in (out / "attention.svg").read_text()
+
+
 def test_procedural_splits_by_name():
     assert [p.id for p in load_prompts("tiny", None, 2)] == ["angle/test/0", "count/test/0"]
     assert [p.id for p in load_prompts("tiny-ood", None, 1)] == ["angle/ood/0"]
@@ -48,7 +73,10 @@ def test_any_data_set_with_images(shared_data):
         (["--model", "tiny", "--data", "tiny", "--limit", "0"], "--limit is 0; it must be at least 1"),
         (["--model", "tiny", "--data", "tiny", "--samples", "0"], "--samples is 0; it must be at least 1"),
         (["--model", "tiny", "--model", "tiny", "--data", "tiny"], "--model tiny is given twice"),
-        (["--model", "/nowhere/model", "--data", "tiny", "--limit", "1"], "cannot load the model"),
+        (
+            ["--model", "/nowhere/model", "--data", "tiny", "--limit", "1"],
+            "there is no model '/nowhere/model'",
+        ),
     ],
 )
 def test_mistakes_are_one_sentence(capsys, tmp_path, arguments, sentence):

@@ -10,6 +10,8 @@ from pivot import recipes
 from pivot.cli import main
 from pivot.config import apply_settings, to_dict
 from pivot.policy import tiny
+from pivot.report.evaluation import evaluation_table
+from pivot.report.run import read_run
 
 
 @pytest.fixture(autouse=True)
@@ -130,6 +132,68 @@ def test_a_run_is_evaluated_as_it_was_trained(elsewhere):
     assert "| tiny-test | step-8 |" in (run / "checkpoints" / "step-8" / "model" / "README.md").read_text()
 
 
+@pytest.fixture
+def trained(elsewhere):
+    """A small real run that saw images of other sizes than the tiny model's files say."""
+    small = [
+        "train.steps=1", "train.prompts_per_step=2", "train.minibatch_prompts=2", "rollout.responses=2",
+        "rollout.max_tokens=24", "data.size=4", "eval.every=0", "eval.final_prompts=2", "eval.final_samples=2",
+        "model.min_pixels=784", "model.max_pixels=3136", "reward.grader=mathruler",
+    ]  # fmt: skip
+    settings = [word for setting in small for word in ("--set", setting)]
+    assert (
+        main(["train", "--recipe", "tiny", "--method", "dapo", "--out", "runs/a", "--quiet", *settings]) == 0
+    )
+    return "runs/a"
+
+
+SMALL = ["eval", "--quiet", "--benchmarks", "tiny-test,tiny-ood", "--limit", "2", "--samples", "2"]
+
+
+def test_a_base_model_is_evaluated_as_the_run_it_is_compared_with(elsewhere, trained, capsys):
+    capsys.readouterr()
+    assert main([*SMALL, "--model", "tiny", "--model", trained]) == 0
+    said = capsys.readouterr().out
+    assert (
+        f"tiny: images of 784 to 3136 pixels, grader mathruler, at most 24 tokens, float32 (as {trained})"
+        in said
+    )
+    assert (
+        f"{trained}: images of 784 to 3136 pixels, grader mathruler, at most 24 tokens, float32 (its run)"
+        in said
+    )
+    base = evaluations(elsewhere / "eval" / "tiny")
+    after = [e for e in evaluations(elsewhere / trained / "eval") if e["when"] == "step-1"]
+    own = [e for e in evaluations(elsewhere / trained / "eval") if e["when"] == "after" and not e["blank"]]
+    for first, *others in zip(base, after, own, strict=True):
+        for other in others:
+            for name in ("min_pixels", "max_pixels", "grader", "max_tokens", "dtype", "template"):
+                assert first["settings"][name] == other["settings"][name]
+    assert "Note" not in (elsewhere / "eval" / "comparison.md").read_text()
+    assert not evaluation_table(read_run(trained)).has_notes, "the run's own scores were measured alike"
+
+
+def test_a_table_of_other_limits_says_so_beside_the_row(elsewhere, trained, capsys):
+    models = ["--model", "tiny", "--model", "tiny-hard", "--model", trained]
+    assert main([*SMALL, *models, "--recipe", "tiny", "--grader", "pivot", "--out", "t"]) == 0
+    note = "image limits 784 to 3136 pixels (others 3136 to 12544 pixels); response limit 24 (others 96)"
+    rows = list(csv.DictReader((elsewhere / "t" / "comparison.csv").open()))
+    assert {row["Model"]: row["Note"] for row in rows} == {"tiny": "", "tiny-hard": "", trained: note}
+    said = capsys.readouterr().out
+    assert "tiny: images of 3136 to 12544 pixels (recipe tiny: the model's files)" in said
+    for text in (said, *((elsewhere / "t" / f"comparison.{end}").read_text() for end in ("md", "tex"))):
+        assert note in text
+    options = ["--min-pixels", "3136", "--max-pixels", "6272", "--max-tokens", "24", "--out", "u"]
+    assert main([*SMALL, *models, *options, "--grader", "pivot"]) == 0
+    assert "Note" not in (elsewhere / "u" / "comparison.md").read_text()
+    limits = {
+        (e["settings"]["min_pixels"], e["settings"]["max_pixels"])
+        for name in ("tiny", "tiny-hard", "a")
+        for e in evaluations(elsewhere / "u" / name)
+    }
+    assert limits == {(3136, 6272)}
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -140,6 +204,8 @@ def test_a_run_is_evaluated_as_it_was_trained(elsewhere):
         (["--model", "tiny", "--benchmarks", "tiny-test", "--samples", "0"], "at least 1"),
         (["--model", "tiny", "--benchmarks", "tiny-test", "--limit", "0"], "at least 1"),
         (["--model", "tiny", "--benchmarks", "tiny-test", "--temperature", "-1"], "temperature >= 0"),
+        (["--model", "tiny", "--benchmarks", "tiny-test", "--recipe", "geo3k"], "There is no recipe 'geo3k'"),
+        (["--model", "tiny", "--benchmarks", "tiny-test", "--min-pixels", "20000"], "at most 12544 pixels"),
         (["--model", "owner/none", "--benchmarks", "tiny-test"], "hub cannot be reached"),
     ],
 )  # fmt: skip

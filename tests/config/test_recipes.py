@@ -98,3 +98,14 @@ def test_command_line_options_become_a_configuration():
     config = from_arguments(parser.parse_args(words.split()))
     assert config == resolve("tiny-hard", method="dapo", steps=5, settings=["train.lr=1e-3", "eval.every=0"])
     assert from_arguments(parser.parse_args([]), default_recipe="tiny") == recipes.get("tiny")
+
+
+@pytest.mark.parametrize("name", ["geo3k-3b", "geo3k-7b", "virl39k-3b"])
+def test_the_papers_recipes_watch_the_whole_test_split_of_geometry3k(name):
+    config = recipes.get(name)
+    assert (config.data.validation or config.data.train, config.data.validation_split) == (
+        "geometry3k",
+        "test",
+    )
+    assert config.data.validation_size is None
+    assert (config.eval.final_prompts, config.eval.sets) == (None, ("test",))

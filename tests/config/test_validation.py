@@ -31,6 +31,8 @@ WRONG = {
     "method=calibrl data.train=geometry3k": "Method calibrl learns from expert demonstrations: ",
     "method=off-pg-vaa buffer.store_logprobs=false": "method.anchor_use=off_policy divides by recorded ",
     "eval.sets=": "eval.sets is empty",
+    "eval.sets= eval.final_prompts=null": "eval.sets is empty",
+    "eval.final_prompts=-1": "eval.final_prompts is -1, but must be at least 0.",
 }
 
 

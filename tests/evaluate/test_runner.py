@@ -11,10 +11,11 @@ from pivot import recipes
 from pivot.config import apply_settings, to_dict
 from pivot.errors import UserError
 from pivot.evaluate.judging import BenchmarkJudge
-from pivot.evaluate.runner import EvaluationSettings, Evaluator, identity, summarise_samples
+from pivot.evaluate.runner import Evaluator, identity, summarise_samples
 from pivot.evaluate.samples_file import SamplesFile, prompt_digest
 from pivot.evaluate.sampling import Draws, PolicySampler
 from pivot.evaluate.sets import EvaluationSet, SetOptions, load_sets
+from pivot.evaluate.settings import EvaluationSettings
 from pivot.evaluate.target import find_target
 from pivot.rollout import Sampling
 from pivot.tasks import procedural

@@ -75,7 +75,7 @@ def test_the_papers_numbers() -> None:
 def test_beta_and_lambda_exp_are_what_our_validation_split_chose() -> None:
     """The paper prints neither. In docs/results.md, beta = 0.5 collapses; CalibRL's weight is its own."""
     own_beta = {"pivot-adaptive": 1.0, "pivot-absolute": 1.0, "pivot-weighted": 1.0}
-    own_coef = {"calibrl": 0.1, "calibrl-vaa": 0.1}
+    own_coef = {"calibrl": 0.1, "calibrl-vaa": 0.1, "calibrl-original": 0.1}
     for name, method in PRESETS.items():
         assert method.beta == own_beta.get(name, 0.1)
         assert method.anchor_coef == own_coef.get(name, 0.3)

@@ -111,6 +111,63 @@ def test_without_evaluations_the_last_validation_accuracy_stands_in(new_run):
     assert {row.label: row.values[0] for row in table.rows}["pivot"] == pytest.approx(100 * last)
 
 
+def record_settings(folder, when=("before", "after"), **settings):
+    """Give a run's entries the settings that they were measured with."""
+    path = folder / "eval" / "scores.json"
+    scores = json.loads(path.read_text())
+    for entry in scores["evaluations"]:
+        if entry["when"] in when:
+            entry["settings"] = {"min_pixels": 3136, "max_pixels": 12544, "grader": "pivot"} | settings
+    path.write_text(json.dumps(scores))
+    return folder
+
+
+def test_a_row_that_was_measured_otherwise_says_so_in_every_format(new_run, tmp_path):
+    folders = [record_settings(new_run(name, steps=12, method=name)) for name in ("dapo", "grpo", "papo")]
+    folders.append(record_settings(new_run("p", steps=12), max_pixels=25088, grader="mathruler"))
+    page = write_comparison(folders, tmp_path / "out")
+    note = "image limits 3136 to 25088 pixels (others 3136 to 12544 pixels); grader mathruler (others pivot)"
+    main = tmp_path / "out" / "tables" / "main"
+    rows = list(csv.DictReader(main.with_suffix(".csv").open()))
+    assert {row["Method"]: row["Note"] for row in rows} == {
+        "tiny (before training)": "",
+        "grpo": "",
+        "dapo": "",
+        "papo": "",
+        "pivot": note,
+    }
+    for path in (main.with_suffix(".md"), main.with_suffix(".tex"), page):
+        assert note in path.read_text()
+
+
+def test_the_model_before_training_is_compared_too(new_run):
+    folders = [
+        record_settings(new_run(name, steps=12, method=name), when=("after",), max_pixels=784)
+        for name in ("dapo", "pivot")
+    ]
+    for folder in folders:
+        record_settings(folder, when=("before",))
+    table = table_named(accuracy_tables(studied(folders), None), "main")
+    assert [row.note for row in table.rows] == [
+        "image limits 3136 to 12544 pixels (others 3136 to 784 pixels)",
+        "",
+        "",
+    ]
+
+
+def test_old_runs_are_unknown_beside_new_ones_and_silent_among_themselves(new_run):
+    old, older = new_run("d", steps=12, method="dapo"), new_run("g", steps=12, method="grpo")
+    new = record_settings(new_run("p", steps=12))
+    table = table_named(accuracy_tables(studied([old, older]), None), "main")
+    assert not table.has_notes
+    table = table_named(accuracy_tables(studied([old, new]), None), "main")
+    assert {row.label: row.note for row in table.rows} == {
+        "tiny (before training)": "evaluation settings not recorded",
+        "dapo": "evaluation settings not recorded",
+        "pivot": "",
+    }
+
+
 def test_overhead_is_relative_to_the_baseline(new_run):
     folders = [new_run("d", steps=12, method="dapo"), new_run("p", steps=12)]
     found = studied(folders)

@@ -197,3 +197,19 @@ def test_embedded_images_are_decoded_and_damaged_ones_are_white(new_run):
     assert decode(image).shape[:2] == (196, 224)
     assert decode("data:image/png;base64,AAAA").min() == 1
     assert Image.fromarray((decode(image)[..., :3] * 255).astype(np.uint8)).size == (224, 196)
+
+
+def test_an_evaluation_with_other_settings_has_a_note_in_the_runs_table(new_run):
+    folder = new_run("a", steps=4)
+    path = folder / "eval" / "scores.json"
+    scores = json.loads(path.read_text())
+    assert not evaluation_table(read_run(folder)).has_notes
+    for entry in scores["evaluations"]:
+        entry["settings"] = {"grader": "pivot", "min_pixels": 3136, "max_pixels": 12544}
+    later = scores["evaluations"][1] | {"when": "step-4", "samples": 2}
+    later["settings"] = later["settings"] | {"grader": "mathruler"}
+    scores["evaluations"].append(later)
+    path.write_text(json.dumps(scores))
+    notes = {row.label: row.note for row in evaluation_table(read_run(folder)).rows if row.note}
+    assert notes == {"tiny-test, step-4": "grader mathruler (others pivot); samples 2 (others 8)"}
+    assert 'class="note">grader mathruler' in write_report(folder, figures=False).read_text()

@@ -54,6 +54,27 @@ def test_html_marks_best_and_second():
     assert '<tr class="rule"><th scope="row">dapo</th>' in text
 
 
+def test_a_note_stands_in_a_last_column_of_its_row():
+    rows = (Row("a", (1.0,), note="8 samples & 5% | <b>"), Row("b", (2.0,), spreads=(0.5,)))
+    table = Table("t", "", "Model", (Column("x"),), rows)
+    assert to_markdown(table).splitlines()[:4] == [
+        "| Model | x | Note |",
+        "| :-- | --: | :-- |",
+        r"| a | 1.00 | 8 samples &amp; 5% \| &lt;b&gt; |",
+        "| b | **2.00 ± 0.50** |  |",
+    ]
+    latex = to_latex(table)
+    assert r"\begin{tabular}{lrp{0.3\linewidth}}" in latex
+    assert r"a & 1.00 & 8 samples \& 5\% | <b> \\" in latex
+    assert r"b & \textbf{2.00 $\pm$ 0.50} &  \\" in latex
+    assert list(csv.reader(io.StringIO(to_csv(table)))) == [
+        ["Model", "x", "x std", "Note"],
+        ["a", "1.0", "", "8 samples & 5% | <b>"],
+        ["b", "2.0", "0.5", ""],
+    ]
+    assert '<td class="note">8 samples &amp; 5% | &lt;b&gt;</td>' in to_html(table)
+
+
 def test_numbers_that_print_alike_share_their_place():
     rows = (Row("a", (1.001,)), Row("b", (1.004,)), Row("c", (0.5,)))
     text = to_markdown(Table("t", "", "", (Column("x"),), rows))

@@ -69,6 +69,10 @@ def test_a_finished_cell_leaves_a_run_without_checkpoints(pivot_cell):
     assert {(e["name"], e["blank"]) for e in entries} == {
         ("tiny-test", False), ("tiny-ood", False), ("tiny-validation", False), ("tiny-test", True),
     }  # fmt: skip
+    for entry in entries:
+        how = entry["settings"]
+        assert (how["samples"], how["blank"]) == (entry["samples"], entry["blank"])
+        assert (how["min_pixels"], how["max_pixels"], how["grader"]) == (3136, 12544, "pivot")
 
 
 def test_a_model_is_measured_alike_every_time_and_a_lenient_reward_never_grades_the_final_sets(tmp_path):

@@ -37,6 +37,16 @@ def test_a_paper_recipe_names_its_base_model_data_and_scores():
     assert json.loads(whole)["method"]["name"] == "pivot"
 
 
+def test_a_score_that_was_measured_otherwise_has_a_note():
+    entries = [ENTRY | {"when": when, "settings": {"grader": "pivot"}} for when in ("before", "after")]
+    assert "note |" not in model_card(recipes.get("tiny"), entries, 3)
+    entries.append(ENTRY | {"when": "step-3", "settings": {"grader": "mathruler"}})
+    card = model_card(recipes.get("tiny"), entries, 3)
+    assert "| 95% interval | note |" in card
+    assert "| geometry3k | after | shown | 601 | 8 | 43.07 | 39.10 to 47.02 |  |" in card
+    assert "| 39.10 to 47.02 | grader mathruler (others pivot) |" in card
+
+
 def test_local_paths_are_no_hub_ids(tmp_path):
     config = apply_settings(
         recipes.get("tiny"), [f"model.path={tmp_path}", f"data.train={tmp_path / 'rows.jsonl'}"]

@@ -5,14 +5,19 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pivot.errors import UserError
 from pivot.tasks import procedural
 from pivot.tasks.datasets import DataSpec
 from pivot.types import Prompt
 
+if TYPE_CHECKING:
+    from pivot.evaluate.attention import ImageAttention
+
 PROCEDURAL = "tiny"
 DEFAULT_SPLIT = "test"
+OWN = "default: the run's own, else see --recipe"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,18 +39,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--limit", type=int, default=64, metavar="N", help="prompts (default: 64)")
     parser.add_argument("--samples", type=int, default=1, metavar="K", help="responses a prompt (default: 1)")
     parser.add_argument(
-        "--max-tokens", type=int, default=2048, metavar="N", help="longest response (default: 2048)"
+        "--recipe",
+        metavar="NAME",
+        help="image limits, response limit and dtype for models that no run made; default: as the runs given beside "
+        "them, else as the paper does",
     )
+    parser.add_argument("--max-tokens", type=int, metavar="N", help=f"longest response; {OWN}")
     parser.add_argument("--temperature", type=float, default=1.0, help="of sampling (default: 1.0)")
     parser.add_argument("--seed", type=int, default=0, help="fixes the responses (default: 0)")
     parser.add_argument(
         "--dtype",
         choices=("float32", "bfloat16"),
-        default="float32",
-        help="of the weights (default: float32)",
+        help=f"of the weights; {OWN}, else the model's files",
     )
-    parser.add_argument("--min-pixels", type=int, metavar="N", help="smaller images are enlarged to this")
-    parser.add_argument("--max-pixels", type=int, metavar="N", help="larger images are shrunk to this")
+    parser.add_argument("--min-pixels", type=int, metavar="N", help=f"smallest image area; {OWN}")
+    parser.add_argument("--max-pixels", type=int, metavar="N", help=f"largest image area; {OWN}")
     parser.add_argument(
         "--out",
         type=Path,
@@ -59,26 +67,41 @@ def run(args: argparse.Namespace) -> int:
     _check(args)
     prompts = _with_images(load_prompts(args.data, args.split, args.limit), args.data)
     # Heavy rooms wait until the data is known to be good.
-    from pivot.evaluate.attention import measure
-    from pivot.policy.loading import ModelOptions, load_policy, resolve_model
     from pivot.report.attention import AttentionStudy, write_attention
-    from pivot.rollout import Sampling
 
-    for name in args.models:
-        resolve_model(name)
-    sampling = Sampling(temperature=args.temperature, max_tokens=args.max_tokens)
-    options = ModelOptions(dtype=args.dtype, min_pixels=args.min_pixels, max_pixels=args.max_pixels)
-    measured = []
-    for name in args.models:
-        policy = load_policy(name, options)
-        found = measure(policy, prompts, name, num_samples=args.samples, sampling=sampling, seed=args.seed)
-        layers = "  ".join(f"{mass:.1%}" for mass in found.mean_N)
-        print(f"{name}: {layers}  ({found.num_tokens_P.mean():.0f} tokens a response)")
-        measured.append(found)
     data = args.data if args.split is None else f"{args.data}, {args.split}"
-    for path in write_attention(AttentionStudy(data, args.samples, measured), args.out):
+    for path in write_attention(AttentionStudy(data, args.samples, _measure(args, prompts)), args.out):
         print(path)
     return 0
+
+
+def _measure(args: argparse.Namespace, prompts: list[Prompt]) -> list[ImageAttention]:
+    """All models, each under conditions that are said first."""
+    from pivot.evaluate.attention import measure
+    from pivot.evaluate.conditions import Asked, choose_conditions
+    from pivot.evaluate.target import find_target
+    from pivot.policy.loading import ModelOptions, load_policy
+    from pivot.rollout import Sampling
+
+    targets = [find_target(name) for name in args.models]
+    limits = (args.min_pixels, args.max_pixels)
+    asked = Asked(args.recipe, *limits, max_tokens=args.max_tokens, dtype=args.dtype)
+    conditions = list(zip(targets, choose_conditions(targets, asked), strict=True))
+    for target, chosen in conditions:
+        print(f"{target.name}: {chosen.describe(graded=False)}")
+    measured = []
+    for target, chosen in conditions:
+        low, high = chosen.limits.value
+        options = ModelOptions(dtype=chosen.dtype.value, min_pixels=low, max_pixels=high)
+        policy = load_policy(str(target.folder), options)
+        sampling = Sampling(temperature=args.temperature, max_tokens=chosen.max_tokens.value)
+        found = measure(
+            policy, prompts, target.name, num_samples=args.samples, sampling=sampling, seed=args.seed
+        )
+        layers = "  ".join(f"{mass:.1%}" for mass in found.mean_N)
+        print(f"{target.name}: {layers}  ({found.num_tokens_P.mean():.0f} tokens a response)")
+        measured.append(found)
+    return measured
 
 
 def _check(args: argparse.Namespace) -> None:

@@ -21,12 +21,15 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from pivot import recipes
 from pivot.cli import eval_tables
 from pivot.errors import UserError
+from pivot.evaluate.conditions import Asked, choose_conditions
 from pivot.evaluate.judging import SECOND_LOOK, BenchmarkJudge
-from pivot.evaluate.runner import EvaluationSettings, Evaluator
+from pivot.evaluate.runner import Evaluator
 from pivot.evaluate.sampling import Draws, PolicySampler, Sampler
 from pivot.evaluate.sets import EvaluationSet, SetOptions, load_sets
+from pivot.evaluate.settings import EvaluationSettings
 from pivot.evaluate.summary import add_scores
 from pivot.evaluate.target import Target, find_target
 from pivot.policy.loading import ModelOptions, load_policy
@@ -34,7 +37,7 @@ from pivot.rollout import Sampling
 from pivot.train.card import write_card
 
 INTERRUPTED = 130
-MAX_TOKENS = 2048
+OWN = "default: the run's own, else see --recipe"
 Entry = dict[str, Any]
 
 
@@ -52,7 +55,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--blank", action="store_true", help="also with blank images: how much is language prior"
     )
-    parser.add_argument("--grader", choices=list(SECOND_LOOK), help="default: the run's own, else pivot")
+    parser.add_argument(
+        "--recipe", metavar="NAME",
+        help=f"how models that no run made are evaluated: {', '.join(recipes.names())} (image limits, grader, response "
+        "limit, dtype); default: as the runs given beside them, else as the paper does",
+    )  # fmt: skip
+    parser.add_argument("--grader", choices=list(SECOND_LOOK), help=OWN)
     parser.add_argument(
         "--path", action="append", default=[], metavar="NAME=FILE", help="a local copy of a set"
     )
@@ -68,14 +76,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--engine", choices=("embedded", "vllm"), default="embedded", help="what draws the samples"
     )
-    parser.add_argument("--max-tokens", type=int, help=f"default: the run's own, else {MAX_TOKENS}")
+    parser.add_argument("--max-tokens", type=int, metavar="N", help=OWN)
     parser.add_argument("--temperature", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--min-pixels", type=int, help="default: the run's own, else the model's files")
-    parser.add_argument("--max-pixels", type=int, help="default: the run's own, else the model's files")
-    parser.add_argument(
-        "--dtype", choices=("float32", "bfloat16"), help="default: the run's or the model's own"
-    )
+    parser.add_argument("--min-pixels", type=int, metavar="N", help=f"smallest image area; {OWN}")
+    parser.add_argument("--max-pixels", type=int, metavar="N", help=f"largest image area; {OWN}")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), help=f"{OWN}, else the model's files")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1")
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
 
@@ -83,7 +89,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     console = Console()
     targets = [find_target(name) for name in dict.fromkeys(args.model)]
-    settings = {target.name: settings_for(target, args) for target in targets}
+    settings = settings_for(targets, args)
     names = [name.strip() for name in args.benchmarks.split(",") if name.strip()]
     sets = load_sets(names, SetOptions(_paths(args.path, names), args.limit, args.strict, args.papo_eval))
     for note in (note for chosen in sets for note in chosen.notes):
@@ -105,26 +111,20 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def settings_for(target: Target, args: argparse.Namespace) -> EvaluationSettings:
-    """What was asked for; where nothing was, what the model was trained with."""
-    config = target.config
-
-    def own(given: Any, trained: Callable[[Any], Any], otherwise: Any) -> Any:
-        if given is not None:
-            return given
-        return otherwise if config is None else trained(config)
-
+def settings_for(targets: list[Target], args: argparse.Namespace) -> dict[str, EvaluationSettings]:
+    """Model -> how it is evaluated; says so, and where each value comes from."""
     if args.samples < 1:
         raise UserError(f"--samples is {args.samples}; it must be at least 1")
-    max_tokens = own(args.max_tokens, lambda c: c.rollout.max_tokens, MAX_TOKENS)
-    return EvaluationSettings(
-        draws=Draws(args.samples, Sampling(args.temperature, max_tokens=max_tokens), args.seed),
-        grader=own(args.grader, lambda c: c.reward.grader, "pivot"),
-        engine=args.engine,
-        dtype=args.dtype or target.dtype,
-        min_pixels=own(args.min_pixels, lambda c: c.model.min_pixels, None),
-        max_pixels=own(args.max_pixels, lambda c: c.model.max_pixels, None),
-    )
+    asked = Asked(args.recipe, args.min_pixels, args.max_pixels, args.grader, args.max_tokens, args.dtype)
+    found = {}
+    for target, chosen in zip(targets, choose_conditions(targets, asked), strict=True):
+        print(f"{target.name}: {chosen.describe()}")
+        sampling = Sampling(args.temperature, max_tokens=chosen.max_tokens.value)
+        draws = Draws(args.samples, sampling, args.seed)
+        found[target.name] = EvaluationSettings(
+            draws, chosen.grader.value, args.engine, chosen.dtype.value, *chosen.limits.value
+        )
+    return found
 
 
 def folders(targets: list[Target], out: Path | None) -> list[Path]:

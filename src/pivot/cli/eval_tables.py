@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.table import Table as ScreenTable
 
+from pivot.evaluate.mixes import mix_notes
 from pivot.report import tables
 
 Entry = dict[str, Any]
@@ -54,9 +55,13 @@ def write_comparison(entries: dict[str, list[Entry]], folder: Path) -> list[str]
 
 def comparison(entries: dict[str, list[Entry]], *, blank: bool) -> tables.Table | None:
     """A row a model, a column a set and their mean; best bold, second underlined; with blank images nobody wins."""
-    scores = {
-        model: {entry["name"]: 100.0 * entry["accuracy"] for entry in found if entry["blank"] == blank}
+    shown = {
+        model: {entry["name"]: entry for entry in found if entry["blank"] == blank}
         for model, found in entries.items()
+    }
+    scores = {
+        model: {name: 100.0 * entry["accuracy"] for name, entry in found.items()}
+        for model, found in shown.items()
     }
     names = list(dict.fromkeys(name for found in scores.values() for name in found))
     if not names:
@@ -64,15 +69,17 @@ def comparison(entries: dict[str, list[Entry]], *, blank: bool) -> tables.Table 
     with_mean = len(names) > 1
     best = None if blank else "high"
     columns = [tables.Column(name, best) for name in [*names, *["Avg."] * with_mean]]
+    notes = mix_notes([{name: [entry] for name, entry in found.items()} for found in shown.values()])
     rows = []
-    for model, found in scores.items():
+    for (model, found), note in zip(scores.items(), notes, strict=True):
         values = [found[name] for name in names]
-        rows.append(tables.Row(model, (*values, sum(values) / len(values)) if with_mean else tuple(values)))
+        means = [sum(values) / len(values)] if with_mean else []
+        rows.append(tables.Row(model, (*values, *means), note=note))
     num_samples = next(iter(entries.values()))[0]["samples"]
-    shown = ", blank images" if blank else ""
+    images = ", blank images" if blank else ""
     return tables.Table(
         "comparison-blank" if blank else "comparison",
-        f"Accuracy@{num_samples}, %{shown}",
+        f"Accuracy@{num_samples}, %{images}",
         "Model",
         tuple(columns),
         tuple(rows),

@@ -183,8 +183,8 @@ class EvalConfig:
     """Steps between validation passes; 0: none."""
     samples: int = 4
     """Samples a validation prompt."""
-    final_prompts: int = 200
-    """Prompts of each set in the before/after table; 0: no table."""
+    final_prompts: int | None = 200
+    """Prompts of each set in the before/after table; None: all, 0: no table."""
     final_samples: int = 8
     """Samples a prompt in the before/after table (accuracy@8, Section 5.1)."""
     sets: tuple[str, ...] = ("test", "ood")

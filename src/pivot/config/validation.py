@@ -104,7 +104,7 @@ def _batches(config: Config) -> Iterator[str]:
             f"train.minibatch_prompts is {train.minibatch_prompts}, more than the "
             f"{train.prompts_per_step} prompts of a step (train.prompts_per_step)."
         )
-    if config.eval.final_prompts and not config.eval.sets:
+    if config.eval.final_prompts != 0 and not config.eval.sets:
         yield "eval.sets is empty, so there can be no before/after table: set eval.final_prompts=0."
 
 

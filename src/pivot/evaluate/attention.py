@@ -44,6 +44,8 @@ class ImageAttention:
     """[prompts, layers]: mean over heads, over the tokens of a response and over a prompt's responses."""
     num_tokens_P: np.ndarray
     """Mean length of a prompt's responses: the longer one is, the more text there is to look at instead."""
+    image_limits: tuple[int, int] | None = None
+    """Smallest and largest image area, in pixels: larger images have more tokens to look at."""
 
     @property
     def mean_N(self) -> np.ndarray:
@@ -84,7 +86,8 @@ def measure(
             num_tokens_P.append(sum(map(len, unit.responses)) / num_samples)
         policy.forget_features()
     ids = tuple(prompt.id for prompt in prompts)
-    return ImageAttention(name, ids, torch.stack(mass_P).numpy(), np.array(num_tokens_P))
+    lengths, limits = np.array(num_tokens_P), policy.encoder.image_limits
+    return ImageAttention(name, ids, torch.stack(mass_P).numpy(), lengths, limits)
 
 
 @torch.no_grad()

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pivot.evaluate.samples_file import SamplesFile
-from pivot.evaluate.sampling import Draws, Sampler, graded_samples
+from pivot.evaluate.sampling import Sampler, graded_samples
 from pivot.evaluate.scoring import Graded, score
 from pivot.evaluate.sets import EvaluationSet
-from pivot.evaluate.target import Dtype, Target
-from pivot.tasks import template
+from pivot.evaluate.settings import EvaluationSettings, recorded
+from pivot.evaluate.target import Target
 from pivot.tasks.judge import Judge
 from pivot.types import Prompt
 
@@ -21,39 +20,9 @@ Track = Callable[[Iterable[Any], str, int, int], Iterable[Any]]
 """(items, description, done before, total) -> the items, shown as they are taken."""
 
 
-@dataclass(frozen=True)
-class EvaluationSettings:
-    """What a score depends on besides model and set."""
-
-    draws: Draws
-    grader: str = "pivot"
-    engine: str = "embedded"
-    dtype: Dtype = "float32"
-    min_pixels: int | None = None
-    max_pixels: int | None = None
-
-
 def identity(target: Target, set_name: str, settings: EvaluationSettings) -> dict[str, Any]:
     """Everything that a sample's text and grade depend on; equal identities may share a file."""
-    draws = settings.draws
-    return {
-        "version": 1,
-        "set": set_name,
-        "model": target.fingerprint,
-        "blank": draws.blank,
-        "samples": draws.num_samples,
-        "temperature": draws.sampling.temperature,
-        "top_p": draws.sampling.top_p,
-        "top_k": draws.sampling.top_k,
-        "max_tokens": draws.sampling.max_tokens,
-        "seed": draws.seed,
-        "grader": settings.grader,
-        "engine": settings.engine,
-        "dtype": settings.dtype,
-        "min_pixels": settings.min_pixels,
-        "max_pixels": settings.max_pixels,
-        "template": hashlib.sha256(f"{template.SYSTEM}\0{template.INSTRUCTION}".encode()).hexdigest()[:16],
-    }
+    return {"version": 1, "set": set_name, "model": target.fingerprint, **recorded(settings)}
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,13 @@ import json
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
 
 from pivot.config import Config, from_dict
 from pivot.durable import sha256
 from pivot.errors import UserError
+from pivot.evaluate.settings import Dtype
 from pivot.policy.loading import resolve_model
 
-Dtype = Literal["float32", "bfloat16"]
 HUB_FILES = ("*.json", "*.safetensors", "*.jinja", "*.txt", "*.model")
 NOT_THE_MODEL = (".md", ".lock", ".gitattributes")
 

@@ -85,6 +85,12 @@ class PromptEncoder:
             )
         return before, after
 
+    @property
+    def image_limits(self) -> tuple[int, int]:
+        """Smallest and largest image area after resizing, in pixels."""
+        size = self.image_processor.size
+        return size["shortest_edge"], size["longest_edge"]
+
     def encode(self, prompt: Prompt) -> EncodedPrompt:
         """Ids, positions and patches of a prompt."""
         known = self._cache.get(prompt.id)
@@ -122,12 +128,13 @@ class PromptEncoder:
     def resized(self, image: Image.Image) -> Image.Image:
         """An RGB image at the size that `encode_image` brings it to, with the same pixels."""
         processor = self.image_processor
+        min_pixels, max_pixels = self.image_limits
         height, width = smart_resize(
             image.height,
             image.width,
             factor=processor.patch_size * processor.merge_size,
-            min_pixels=processor.size["shortest_edge"],
-            max_pixels=processor.size["longest_edge"],
+            min_pixels=min_pixels,
+            max_pixels=max_pixels,
         )
         return image.resize((width, height), processor.resample)
 

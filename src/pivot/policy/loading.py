@@ -102,6 +102,19 @@ def resolve_model(name: str) -> str:
     return str(folder) if folder.is_dir() else name
 
 
+def file_limits(folder: Path) -> tuple[int, int]:
+    """Smallest and largest image area, in pixels, by the files of a model's folder."""
+    try:
+        with _quiet_transformers():
+            size = ImageProcessor.from_pretrained(str(folder)).size
+    except (OSError, ValueError) as cause:
+        reason = str(cause).strip().splitlines()[0].rstrip(".:")
+        raise UserError(
+            f"cannot read how {folder} resizes images ({reason}); it needs a preprocessor_config.json"
+        ) from cause
+    return size["shortest_edge"], size["longest_edge"]
+
+
 def pick_device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")

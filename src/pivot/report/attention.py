@@ -61,6 +61,7 @@ def _model_numbers(measured: ImageAttention) -> dict[str, Any]:
     return {
         "model": measured.model,
         "prompts": len(measured.prompt_ids),
+        "image_limits": None if measured.image_limits is None else list(measured.image_limits),
         "response_tokens": round(float(measured.num_tokens_P.mean()), 2),
         "mean": _rounded(measured.mean_N),
         "low": _rounded(low_N),
@@ -71,6 +72,15 @@ def _model_numbers(measured: ImageAttention) -> dict[str, Any]:
 
 def _rounded(values: np.ndarray) -> list[Any]:
     return np.round(values, 6).tolist()
+
+
+def _limits_note(model: dict[str, Any], models: list[dict[str, Any]]) -> str:
+    """A model's image limits, where the models of a figure have not the same ones."""
+    limits = [other["image_limits"] for other in models]
+    if all(other == limits[0] for other in limits):
+        return ""
+    own = model["image_limits"]
+    return " (image limits not recorded)" if own is None else " (images of {} to {} pixels)".format(*own)
 
 
 def attention_figure(numbers: dict[str, Any]) -> Figure:
@@ -84,7 +94,9 @@ def attention_figure(numbers: dict[str, Any]) -> Figure:
         axes.fill_between(layers, model["low"], model["high"], color=colour, alpha=0.16, linewidth=0)
         dot = "o" if len(layers) <= 40 else None
         look = {"color": colour, "linewidth": 1.7, "marker": dot, "markersize": 3.5}
-        axes.plot(layers, model["mean"], label=model["model"], **look)
+        axes.plot(
+            layers, model["mean"], label=model["model"] + _limits_note(model, numbers["models"]), **look
+        )
     axes.set_xlabel("layer")
     axes.set_ylabel("attention mass")
     axes.set_ylim(bottom=0)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
+from pivot.evaluate.mixes import mix_notes
 from pivot.report.groups import Group, Study, Sweep, find_baseline
 from pivot.report.tables import Column, Row, Table
 
@@ -112,6 +114,8 @@ class Subject:
             _row(line, benchmarks, base if base and i != gain_to else None) for i, line in enumerate(lines)
         ]
         rows = [_fitted(row, len(columns), i == 1 and not rows[0].ranked) for i, row in enumerate(rows)]
+        shown = [{b: line.evaluations[b] for b in benchmarks if b in line.evaluations} for line in lines]
+        rows = [replace(row, note=note) for row, note in zip(rows, mix_notes(shown), strict=True)]
         said = f"{caption}: {self.about}"
         if base and gain_to is not None:
             said += f"; Δ relative to {lines[gain_to].label}"
@@ -125,6 +129,13 @@ class Line:
     label: str
     accuracies: dict[str, list[float]]
     group: Group | None = None
+    before: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    """Without a group: the entries behind the accuracies."""
+
+    @property
+    def evaluations(self) -> dict[str, list[dict[str, Any]]]:
+        """Benchmark -> the entries behind the row."""
+        return self.before if self.group is None else self.group.evaluations()
 
 
 def _row(line: Line, benchmarks: list[str], base: float | None) -> Row:
@@ -171,11 +182,12 @@ def _with_baseline(lines: list[Line], baseline: Group | None) -> list[Line]:
 
 def _before(groups: list[Group]) -> list[Line]:
     """The model before training; every run measured the same one, so each benchmark's first number stands."""
-    seen: dict[str, list[float]] = {}
+    seen: dict[str, list[dict[str, Any]]] = {}
     for group in groups:
-        for name, values in group.accuracies("before").items():
-            seen.setdefault(name, values[:1])
-    return [Line(f"{groups[0].subject[0]} (before training)", seen)] if seen else []
+        for name, entries in group.evaluations("before").items():
+            seen.setdefault(name, entries[:1])
+    accuracies = {name: [float(entry["accuracy"]) for entry in entries] for name, entries in seen.items()}
+    return [Line(f"{groups[0].subject[0]} (before training)", accuracies, before=seen)] if seen else []
 
 
 def _in_order(groups: list[Group], methods: Sequence[str]) -> list[Group]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from pivot.evaluate.mixes import mix_notes
 from pivot.report.panels import evaluation_label, interval
 from pivot.report.run import Run, is_number
 from pivot.report.tables import Column, Row, Table, Value
@@ -20,12 +21,13 @@ def evaluation_table(run: Run) -> Table:
         Column("Prompts", best=None, form=".0f"),
         Column("Samples", best=None, form=".0f"),
     )
-    rows, names = [], set()
-    for evaluation in run.evaluations:
-        name = str(evaluation.get("name", "evaluation"))
+    rows: list[Row] = []
+    names = [str(evaluation.get("name", "evaluation")) for evaluation in run.evaluations]
+    notes = mix_notes([{name: [entry]} for name, entry in zip(names, run.evaluations, strict=True)])
+    for name, evaluation, note in zip(names, run.evaluations, notes, strict=True):
         label = f"{name}, {evaluation_label(evaluation)}"
-        rows.append(Row(label, _values(evaluation), rule_above=bool(names) and name not in names))
-        names.add(name)
+        is_new = len(rows) > 0 and name not in names[: len(rows)]
+        rows.append(Row(label, _values(evaluation), rule_above=is_new, note=note))
     return Table(
         "evaluations",
         "Evaluations: accuracy is the mean over the samples of each prompt",

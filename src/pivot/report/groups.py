@@ -56,16 +56,24 @@ class Group:
         steps, mean, spread = band(logged)
         return (Series(steps, mean), spread) if len(steps) else None
 
+    def evaluations(self, when: str = "after") -> dict[str, list[dict[str, Any]]]:
+        """Benchmark -> the runs' entries of scores.json, images shown."""
+        found: dict[str, list[dict[str, Any]]] = defaultdict(list)
+        for run in self.runs:
+            for evaluation in run.evaluations:
+                if evaluation.get("when") == when and not evaluation.get("blank"):
+                    found[str(evaluation.get("name", "evaluation"))].append(evaluation)
+        return dict(found)
+
     def accuracies(self, when: str = "after") -> dict[str, list[float]]:
         """Benchmark -> accuracies of the runs, images shown.
 
         After training without any evaluation: the last validation accuracy stands in, under its own name.
         """
-        found: dict[str, list[float]] = defaultdict(list)
-        for run in self.runs:
-            for evaluation in run.evaluations:
-                if evaluation.get("when") == when and not evaluation.get("blank"):
-                    found[str(evaluation.get("name", "evaluation"))].append(float(evaluation["accuracy"]))
+        found = {
+            name: [float(entry["accuracy"]) for entry in entries]
+            for name, entries in self.evaluations(when).items()
+        }
         if not found and when == "after":
             last = [run.series("eval/accuracy").last for run in self.runs]
             found["validation"] = [value for value in last if value is not None]

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Literal
 
 Value = float | int | str | None
+NOTE = "Note"
+NOTE_WIDTH = r"p{0.3\linewidth}"
 LATEX_ESCAPES = str.maketrans(
     {c: f"\\{c}" for c in "&%$#_{}"}
     | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
@@ -42,6 +44,8 @@ class Row:
     ranked: bool = True
     """Takes part in best and second; the base model's row does not."""
     rule_above: bool = False
+    note: str = ""
+    """What a reader must know before comparing the row with the others; a last column, where any row has one."""
 
 
 @dataclass(frozen=True)
@@ -54,34 +58,35 @@ class Table:
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
 
+    @property
+    def has_notes(self) -> bool:
+        return any(row.note for row in self.rows)
+
 
 def to_markdown(table: Table) -> str:
     """GitHub's Markdown; second best in `<u>`."""
-    lines = [[table.stub, *(column.name for column in table.columns)]]
-    lines = [[_markdown(cell) for cell in line] for line in lines]
-    lines.append([":--", *("--:" for _ in table.columns)])
+    lines = [[_markdown(name) for name in _headings(table)]]
+    lines.append([":--", *("--:" for _ in table.columns), *[":--"] * table.has_notes])
     marks = {1: "**{}**", 2: "<u>{}</u>"}
-    for label, cells in _marked(table):
-        lines.append(
-            [_markdown(label), *(marks.get(place, "{}").format(_markdown(text)) for text, place in cells)]
-        )
+    for row, (label, cells) in zip(table.rows, _marked(table), strict=True):
+        shown = [marks.get(place, "{}").format(_markdown(text)) for text, place in cells]
+        lines.append([_markdown(label), *shown, *[_markdown(row.note)] * table.has_notes])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + f"\n\n{_markdown(table.caption)}\n"
 
 
 def to_latex(table: Table) -> str:
     """A floating table with booktabs rules."""
     marks = {1: r"\textbf{{{}}}", 2: r"\underline{{{}}}"}
-    head = " & ".join(
-        rf"\textbf{{{_latex(name)}}}" for name in (table.stub, *(c.name for c in table.columns))
-    )
+    head = " & ".join(rf"\textbf{{{_latex(name)}}}" for name in _headings(table))
     body = []
     for row, (label, cells) in zip(table.rows, _marked(table), strict=True):
         line = [_latex(label), *(marks.get(place, "{}").format(_latex(text)) for text, place in cells)]
+        line += [_latex(row.note)] * table.has_notes
         body += [r"\midrule"] * row.rule_above + [" & ".join(line) + r" \\"]
     opening = [
         r"\begin{table}[t]",
         r"\centering",
-        rf"\begin{{tabular}}{{l{'r' * len(table.columns)}}}",
+        rf"\begin{{tabular}}{{l{'r' * len(table.columns)}{NOTE_WIDTH * table.has_notes}}}",
         r"\toprule",
     ]
     closing = [r"\bottomrule", r"\end{tabular}", rf"\caption{{{_latex(table.caption)}}}"]
@@ -97,22 +102,23 @@ def to_csv(table: Table) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     names = [column.name for column in table.columns]
-    writer.writerow([table.stub, *names, *(f"{names[i]} std" for i in spread_at)])
+    notes = table.has_notes
+    writer.writerow([table.stub, *names, *(f"{names[i]} std" for i in spread_at), *[NOTE] * notes])
     for row in table.rows:
-        writer.writerow([row.label, *row.values, *(_spread(row, i) for i in spread_at)])
+        spreads = [_spread(row, i) for i in spread_at]
+        writer.writerow([row.label, *row.values, *spreads, *[row.note] * notes])
     return text.getvalue()
 
 
 def to_html(table: Table) -> str:
     marks = {1: "<b>{}</b>", 2: "<u>{}</u>"}
-    head = "".join(
-        f'<th scope="col">{html.escape(n)}</th>' for n in (table.stub, *(c.name for c in table.columns))
-    )
+    head = "".join(f'<th scope="col">{html.escape(name)}</th>' for name in _headings(table))
     body = []
     for row, (label, cells) in zip(table.rows, _marked(table), strict=True):
         line = "".join(
             f"<td>{marks.get(place, '{}').format(html.escape(text))}</td>" for text, place in cells
         )
+        line += f'<td class="note">{html.escape(row.note)}</td>' * table.has_notes
         style = ' class="rule"' if row.rule_above else ""
         body.append(f'<tr{style}><th scope="row">{html.escape(label)}</th>{line}</tr>')
     title, colon, rest = table.caption.partition(":")
@@ -128,6 +134,10 @@ def write_tables(tables: list[Table], folder: Path) -> None:
     for table in tables:
         for ending, write in (("md", to_markdown), ("tex", to_latex), ("csv", to_csv)):
             (folder / f"{table.name}.{ending}").write_text(write(table), encoding="utf-8")
+
+
+def _headings(table: Table) -> list[str]:
+    return [table.stub, *(column.name for column in table.columns), *[NOTE] * table.has_notes]
 
 
 def _marked(table: Table) -> list[tuple[str, list[tuple[str, int]]]]:

@@ -7,7 +7,7 @@ import platform
 import shutil
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,12 @@ import torch
 from pivot import __version__
 from pivot.config import Config
 from pivot.durable import write_bytes
+from pivot.evaluate.sampling import Draws
+from pivot.evaluate.settings import recorded
 from pivot.evaluate.summary import add_scores
 from pivot.evaluate.summary import summarise as summarise_entry
 from pivot.policy.loading import resolve_model
+from pivot.policy.policy import Policy
 from pivot.records import read_rows
 from pivot.reproduce.cells import cell_config, cell_name, identity, result_path
 from pivot.reproduce.measure import Measured, measure_model
@@ -27,6 +30,7 @@ from pivot.reproduce.overhead import time_methods
 from pivot.reproduce.plan import BASE, OVERHEAD, Cell, Plan
 from pivot.reproduce.starts import start_path
 from pivot.train import assembly, loop
+from pivot.train.evaluation import settings_of
 from pivot.train.run_folder import has_progress
 
 BIN = 5
@@ -69,7 +73,7 @@ def run_cell(plan: Plan, cell: Cell, work: Path, results: Path, *, quiet: bool =
             return False
         policy = assembly.load_model(config, resolve_model(str(run)))
         measured = measure_model(policy, config, world, plan.measure)
-        _note_scores(run, config, measured)
+        _note_scores(run, config, measured, policy)
         found = {
             "sets": measured.sets,
             "looks": measured.looks,
@@ -105,13 +109,18 @@ def _processor() -> str:
     return platform.processor() or platform.machine()
 
 
-def _note_scores(run: Path, config: Config, measured: Measured) -> None:
+def _note_scores(run: Path, config: Config, measured: Measured, policy: Policy) -> None:
     """Entries of the run's scores.json, for `pivot report` and `pivot compare`."""
     entries = []
+    seed, sampling = config.train.seed, assembly.evaluation_sampling(config)
     for name, graded in measured.graded.items():
         blank = name == "blank"
         labels = {"name": f"tiny-{'test' if blank else name}", "when": "after", "blank": blank}
-        entries.append(summarise_entry(graded, model=config.model.path, **labels))
+        draws = Draws(len(graded[0].responses), sampling, seed, blank)
+        # Final sets are graded by the verifier, also where a world trains with a reward of its own.
+        how = replace(settings_of(config, policy, draws), grader=config.reward.grader)
+        entry = summarise_entry(graded, model=config.model.path, **labels)
+        entries.append({**entry, "settings": recorded(how)})
     add_scores(run / "eval" / "scores.json", entries)
 
 

@@ -12,6 +12,7 @@ import yaml
 from pivot import __version__
 from pivot.config import Config, to_dict
 from pivot.durable import write_bytes
+from pivot.evaluate.mixes import mix_notes
 from pivot.policy.loading import TINY
 from pivot.tasks import template
 from pivot.tasks.datasets import TRAINING_SETS
@@ -111,9 +112,11 @@ def _settings(config: Config) -> str:
 def _scores(entries: Sequence[Mapping[str, Any]]) -> str:
     if not entries:
         return "## Scores\n\nNothing was measured in this run."
-    head = ("set", "when", "images", "prompts", "samples", "accuracy, %", "95% interval")
+    head = ["set", "when", "images", "prompts", "samples", "accuracy, %", "95% interval"]
+    notes = mix_notes([{str(entry["name"]): [entry]} for entry in entries])
+    noted = any(notes)
     rows = [
-        (
+        [
             str(entry["name"]),
             str(entry.get("when") or "evaluated"),
             "blank" if entry.get("blank") else "shown",
@@ -121,9 +124,11 @@ def _scores(entries: Sequence[Mapping[str, Any]]) -> str:
             str(entry["samples"]),
             f"{100 * entry['accuracy']:.2f}",
             "{:.2f} to {:.2f}".format(*(100 * bound for bound in entry["interval"])),
-        )
-        for entry in entries
+            *[note] * noted,
+        ]
+        for entry, note in zip(entries, notes, strict=True)
     ]
+    head += ["note"] * noted
     note = "Accuracy is the mean over prompts of the mean over samples, at temperature 1.0; exact match."
     return f"## Scores\n\n{_table(head, rows)}\n\n{note}"
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pivot.config import Config
 from pivot.errors import UserError
 from pivot.evaluate.sampling import Draws, GradedPrompt, PolicySampler, Sampler, graded_samples
+from pivot.evaluate.settings import EvaluationSettings, recorded
 from pivot.evaluate.summary import summarise
 from pivot.policy.policy import Policy
 from pivot.tasks.judge import Judge
@@ -27,6 +28,9 @@ class Evaluation:
     judge: Judge
     progress: Progress
     open_sampler: Callable[[Policy], Sampler] = PolicySampler
+    engine: str = "embedded"
+    """What draws the samples, for their recorded settings."""
+    _said: set[str] = field(default_factory=set, init=False)
 
     def validation_prompts(self) -> list[Prompt]:
         """Watched during training; none when `eval.every` is 0 or nothing is held out."""
@@ -42,7 +46,7 @@ class Evaluation:
         # A file has no splits; what the user holds out for it is its only other set.
         splits = (data.validation_split,) if _is_one_file(data.train) else settings.sets
         size = settings.final_prompts
-        found = [self._held_out(split, size) for split in splits] if size else []
+        found = [] if size == 0 else [self._held_out(split, size) for split in splits]
         return {prompts.name: list(prompts.by_id.values()) for prompts in found if prompts is not None}
 
     def _held_out(self, split: str, size: int | None) -> Prompts | None:
@@ -52,21 +56,30 @@ class Evaluation:
         """
         data = self.config.data
         if data.validation is not None and split == data.validation_split:
-            return load_prompts(data.validation, split, size, data)
+            return self._load(data.validation, split, size)
         if _is_one_file(data.train):
             self.progress.say(
                 f"{data.train} is one file, nothing is held out: data.validation=FILE would be watched"
             )
             return None
         try:
-            return load_prompts(data.train, split, size, data)
+            return self._load(data.train, split, size)
         except UserError as missing:
             self.progress.say(f"nothing is measured on split {split!r}: {missing}")
             return None
 
+    def _load(self, name: str, split: str, size: int | None) -> Prompts:
+        """The prompts of a split; says once which rows are missing or left out."""
+        prompts = load_prompts(name, split, size, self.config.data)
+        for note in prompts.notes:
+            if note not in self._said:
+                self.progress.say(f"{prompts.name}, {split}: {note}")
+            self._said.add(note)
+        return prompts
+
     def validate(self, policy: Policy, prompts: Sequence[Prompt]) -> dict[str, float]:
         """`eval/` metrics of a step."""
-        found = self._sample(policy, prompts, self.config.eval.samples, "validation")
+        found = self._sample(policy, prompts, self._draws(self.config.eval.samples), "validation")
         entry = summarise(found)
         return {f"eval/{name}": entry[name] for name in ("accuracy", "format", "length")}
 
@@ -76,17 +89,28 @@ class Evaluation:
         for name, prompts in sets.items():
             for blank in (False, True) if self.config.eval.blank else (False,):
                 note = f"{name}{' (blank images)' if blank else ''}, {when} training"
-                found = self._sample(policy, prompts, self.config.eval.final_samples, note, blank=blank)
+                draws = self._draws(self.config.eval.final_samples, blank)
+                found = self._sample(policy, prompts, draws, note)
                 labels = {"name": name, "when": when, "model": self.config.model.path, "blank": blank}
-                entries.append(summarise(found, **labels))
+                how = recorded(settings_of(self.config, policy, draws, self.engine))
+                entries.append({**summarise(found, **labels), "settings": how})
         return entries
 
+    def _draws(self, num_samples: int, blank: bool = False) -> Draws:
+        return Draws(num_samples, evaluation_sampling(self.config), self.config.train.seed, blank)
+
     def _sample(
-        self, policy: Policy, prompts: Sequence[Prompt], num_samples: int, note: str, blank: bool = False
+        self, policy: Policy, prompts: Sequence[Prompt], draws: Draws, note: str
     ) -> list[GradedPrompt]:
-        draws = Draws(num_samples, evaluation_sampling(self.config), self.config.train.seed, blank)
         samples = graded_samples(self.open_sampler(policy), prompts, self.judge, draws)
         return list(self.progress.track(samples, f"evaluating {note}", len(prompts)))
+
+
+def settings_of(config: Config, policy: Policy, draws: Draws, engine: str = "embedded") -> EvaluationSettings:
+    """How a run evaluates: as it trains."""
+    min_pixels, max_pixels = policy.encoder.image_limits
+    grader = config.reward.function or config.reward.grader
+    return EvaluationSettings(draws, grader, engine, config.model.dtype, min_pixels, max_pixels)
 
 
 def _is_one_file(name: str) -> bool:

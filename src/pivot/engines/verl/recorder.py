@@ -134,7 +134,7 @@ class Recorder:
         self.folder.update_status(status="finished", reason=None)
 
     def build_evaluation(self, judge: Judge, **options: Any) -> Evaluation:
-        return Evaluation(self.config, judge, self.progress, **options)
+        return Evaluation(self.config, judge, self.progress, engine="verl", **options)
 
     def learning_rate(self) -> float:
         return assembly.learning_rate(self.config, self.trainer.finished_steps + 1)

@@ -204,7 +204,7 @@ def test_the_page_says_which_defaults_are_those_of_the_plans_time(full):
     text = body(replace(PLAN, presets={"vppo": ("method.shaping_floor=0.8",)}), full, [])
     assert "`method.beta=0.5`, `method.anchor_coef=0.1`" in text
     assert "`method.shaping_floor=0.8` (vppo)" in text
-    assert "Defaults that have changed" not in body(replace(PLAN, defaults=()), full, [])
+    assert "Defaults that have changed" not in body(replace(PLAN, defaults=(), presets={}), full, [])
 
 
 def test_a_damaged_result_is_named(write_results, tmp_path):

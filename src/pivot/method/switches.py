@@ -77,7 +77,7 @@ class Method:
     anchor_coef: float = 0.3
     """lambda_exp of Eq. 16, for calibration and Off-SFT. The paper prints no value; a validation split chose ours."""
     calibration: Literal["anchor_mean", "position", "position_zero", "seq_mean", "seq_sum"] = "anchor_mean"
-    """How Eq. 8 becomes a token-level gap; seq_sum is the literal Eq. 8, position_zero CalibRL's code. Not in the paper."""
+    """Eq. 8 as a token-level gap; seq_sum is the literal equation, position_zero CalibRL's code. Not in the paper."""
     calibration_shape: Literal["softplus", "leaky_relu"] = "softplus"
     """The margin function of Eq. 9; leaky_relu is CalibRL's."""
     leaky_slope: float = 0.5
@@ -114,7 +114,7 @@ class Method:
     corrupt_raw_image: bool = False
     """Corrupt the original image, as PAPO does, instead of the ViT's own patches (App. D.1)."""
     corrupt_probability: float = 0.6
-    """Share of patches that the `patch` intervention sets to black (App. D.1; VPPO's code: 0.5)."""
+    """Share of patches that the `patch` intervention sets to black (App. C.2; VPPO's code: 0.5)."""
 
     def __post_init__(self) -> None:
         for name, choices in _choices().items():

@@ -1,8 +1,8 @@
 """Which prompts a step rolls out: fresh ones, replayed ones, and more of either until its quotas are full.
 
-Half of a batch is replayed once the gate is open (App. C.2). A group that the filter drops is replaced from its own source for up
-to `max_tries` rounds; what replay could not fill by then is filled with fresh prompts by the same rule. Each round asks
-for as many more prompts as recent steps lost to the filter, so that most steps need one or two rounds.
+Half of a batch is replayed once the gate is open (App. C.2). A group that the filter drops is replaced from its own
+source for up to `max_tries` rounds; what replay could not fill by then is filled with fresh prompts by the same rule.
+Each round asks for as many more prompts as recent steps lost to the filter, so that most steps need one or two rounds.
 """
 
 from __future__ import annotations

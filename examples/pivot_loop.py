@@ -136,13 +136,13 @@ def train(sizes: Sizes, show: Callable[[StepLine], None] = print) -> tuple[Polic
     optimizer = torch.optim.AdamW(policy.model.parameters(), lr=sizes.lr, weight_decay=0.01)
     corruptor = Corruptor(policy.encoder, CORRUPTION, sizes.seed)
     buffer = ExperienceBuffer(responses_per_prompt=sizes.responses, seed=sizes.seed)
-    gate = ReplayGate(SOLVED_THRESHOLD, max_warmup_steps=int(WARMUP_SHARE * sizes.steps))
+    gate = ReplayGate(SOLVED_THRESHOLD, max_warmup_steps=round(WARMUP_SHARE * sizes.steps))
     problems = {prompt.id: prompt for prompt in procedural.dataset("train", sizes.problems)}
     waiting = list(problems)
     with Verifier() as verifier:
         for step in range(1, sizes.steps + 1):
             # Replayed prompts are those at the frontier of what the policy can do; fresh ones fill up.
-            num_replayed = int(REPLAY_SHARE * sizes.prompts) if gate.is_open else 0
+            num_replayed = round(REPLAY_SHARE * sizes.prompts) if gate.is_open else 0
             replayed = [draw.prompt_id for draw in buffer.draw(num_replayed, step=step)]  # Eq. 6
             fresh = [name for name in waiting if name not in replayed][: sizes.prompts - len(replayed)]
             waiting = [name for name in waiting if name not in fresh] + fresh

@@ -154,7 +154,7 @@ def test_twenty_tries_fill_a_step_that_three_leave_half_empty(sources):
 def test_a_round_asks_for_as_many_more_as_recent_steps_lost(sources):
     sources.keep_rates.add(False, survived=10, sampled=20)
     selection = open_selection(sources, 6, 0, oversample=True)
-    assert len(selection.next_visits()) == 12
+    assert len(selection.next_visits()) == math.ceil((6 + 0.5 * math.sqrt(6 * 0.5)) / 0.5) == 14
     plain = open_selection(sources, 6, 0, oversample=False)
     assert len(plain.next_visits()) == 6
 
@@ -164,8 +164,8 @@ def test_sources_are_oversampled_each_by_its_own_losses(sources):
     sources.keep_rates.add(False, survived=5, sampled=5)
     sources.keep_rates.add(True, survived=3, sampled=6)
     visits = open_selection(sources, 4, 4, oversample=True).next_visits()
-    assert sum(v.draw is not None for v in visits) == 8
-    assert sum(v.draw is None for v in visits) == 4
+    assert sum(v.draw is not None for v in visits) == math.ceil((4 + 0.5 * math.sqrt(4 * 0.5)) / 0.5) == 10
+    assert sum(v.draw is None for v in visits) == 4, "none of them was lost"
 
 
 def test_what_survives_beyond_the_quota_is_surplus_and_the_step_is_exactly_full(sources):
@@ -174,7 +174,7 @@ def test_what_survives_beyond_the_quota_is_surplus_and_the_step_is_exactly_full(
     visits = selection.next_visits()
     selection.observe(roll(visits, lambda v: 2))
     assert [g.prompt.id for g in selection.kept] == [v.prompt.id for v in visits[:6]], "the first ones drawn"
-    assert len(selection.surplus) == 6
+    assert len(selection.surplus) == 8
     assert selection.next_visits() == []
 
 
@@ -183,7 +183,8 @@ def test_a_second_round_knows_what_the_first_lost(sources):
     rounds = collect(selection, every_other)
     assert rounds[0] == (0, 8), "nothing is known yet"
     lost = 8 - sum(every_other(Visit(g.prompt)) > 0 for g in selection.sampled[:8])
-    assert rounds[1][1] == math.ceil(lost / max(0.25, (8 - lost) / 8))
+    rate = (8 - lost) / 8
+    assert rounds[1][1] == min(4 * lost, math.ceil((lost + 0.5 * math.sqrt(lost * (1 - rate))) / rate))
     assert len(selection.kept) == 8
 
 
@@ -219,12 +220,13 @@ def test_both_quotas_fall_back_on_fresh_prompts_by_the_same_rule(sources):
 
 def test_keep_rates_remember_five_steps_and_survive_saving():
     rates = KeepRates()
-    assert rates.rate(False) == 1.0
+    assert rates.prompts_for(6, False) == 6, "nothing is known"
     for survived in (0, 4, 4, 4, 4, 4):
         rates.add(False, survived, 8)
     rates.add(True, 0, 0)
-    assert rates.rate(False) == 0.5, "the oldest step is forgotten"
-    assert rates.rate(True) == 1.0
+    assert rates.prompts_for(8, False) == (8 + 0.5 * 2) / 0.5, "half survive: the oldest step is forgotten"
+    assert rates.prompts_for(6, True) == 6
+    assert rates.prompts_for(6, True, survived=0, sampled=6) == 24, "at most four times as many"
     copy = KeepRates()
     copy.load_state_dict(json.loads(json.dumps(rates.state_dict())))
     assert copy == rates

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 WINDOW = 5
 """Steps that are remembered: success rates move, and old losses say little about the next step."""
-LOWEST = 0.25
-"""A round asks for at most four times what is missing, however few groups survived before."""
+MOST = 4
+"""A round asks for at most so many times what is missing, however few groups survived before."""
+MARGIN = 0.5
+"""Standard deviations beyond the expected number of prompts: fewer rounds for a few groups of surplus."""
 
 
 @dataclass
@@ -19,11 +22,19 @@ class KeepRates:
     history: dict[bool, list[tuple[int, int]]] = field(default_factory=lambda: {False: [], True: []})
     """replayed -> (survived, sampled) of each remembered step, newest last."""
 
-    def rate(self, replayed: bool, survived: int = 0, sampled: int = 0) -> float:
-        """The share of groups that survive, this step's own counts included; 1 where nothing is known."""
+    def prompts_for(self, missing: int, replayed: bool, survived: int = 0, sampled: int = 0) -> int:
+        """How many prompts to sample so that `missing` groups can be expected to survive.
+
+        The number of draws until k survive, each with probability r, has mean k/r and deviation sqrt(k (1 - r))/r.
+        `survived` of `sampled` are this step's own counts so far.
+        """
         for past_survived, past_sampled in self.history[replayed]:
             survived, sampled = survived + past_survived, sampled + past_sampled
-        return max(LOWEST, survived / sampled) if sampled else 1.0
+        if not survived:
+            return MOST * missing if sampled else missing
+        rate = survived / sampled
+        expected = (missing + MARGIN * math.sqrt(missing * (1 - rate))) / rate
+        return min(math.ceil(expected), MOST * missing)
 
     def add(self, replayed: bool, survived: int, sampled: int) -> None:
         """Remember a step; one that sampled nothing from this source says nothing."""

@@ -154,7 +154,7 @@ class Selection:
         """So many prompts that `missing` groups are expected to survive the filter."""
         if not (self.quotas.oversample and self.quotas.filter_groups):
             return missing
-        return math.ceil(missing / self.sources.keep_rates.rate(replayed, *self._survived(replayed)))
+        return self.sources.keep_rates.prompts_for(missing, replayed, *self._survived(replayed))
 
     def _survived(self, replayed: bool) -> tuple[int, int]:
         """Groups of a source that carried a signal in this step, and how many were sampled."""

@@ -26,7 +26,7 @@ from pivot.errors import UserError
 from pivot.evaluate.judging import SECOND_LOOK, BenchmarkJudge
 from pivot.evaluate.runner import EvaluationSettings, Evaluator
 from pivot.evaluate.sampling import Draws, PolicySampler, Sampler
-from pivot.evaluate.sets import EvaluationSet, SetOptions, load_sets
+from pivot.evaluate.sets import EvaluationSet, SetOptions, expand, load_sets
 from pivot.evaluate.summary import add_scores
 from pivot.evaluate.target import Target, find_target
 from pivot.policy.loading import ModelOptions, load_policy
@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--benchmarks", required=True, metavar="A,B",
-        help="names of `pivot benchmarks`, tiny-test, tiny-ood, tiny-validation, or a file",
+        help="names of `pivot benchmarks`, its groups paper, paper-9 and ood, tiny-test, tiny-ood, tiny-validation, or a file",
     )  # fmt: skip
     parser.add_argument("--samples", type=int, default=8, help="responses a prompt (accuracy@8)")
     parser.add_argument("--limit", type=int, help="the first N rows of each set")
@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
     console = Console()
     targets = [find_target(name) for name in dict.fromkeys(args.model)]
     settings = {target.name: settings_for(target, args) for target in targets}
-    names = [name.strip() for name in args.benchmarks.split(",") if name.strip()]
+    names = expand([name.strip() for name in args.benchmarks.split(",") if name.strip()])
     sets = load_sets(names, SetOptions(_paths(args.path, names), args.limit, args.strict, args.papo_eval))
     for note in (note for chosen in sets for note in chosen.notes):
         print(f"pivot eval: {note}", file=sys.stderr)
@@ -165,7 +165,8 @@ def _evaluate(
         for chosen in sets:
             for blank in (False, True) if args.blank else (False,):
                 draws = replace(settings.draws, blank=blank)
-                entries.append(evaluator.evaluate(chosen, replace(settings, draws=draws)))
+                found = evaluator.evaluate(chosen, replace(settings, draws=draws))
+                entries.append(found | {"limit": args.limit})
                 add_scores(out / "scores.json", entries[-1:])
     if target.run is not None and target.config is not None and out == target.run / "eval":
         write_card(target.run, target.config)

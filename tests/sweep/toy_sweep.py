@@ -15,10 +15,22 @@ TOY_SETTINGS = (
     "data.validation_size=4",
     "eval.every=1",
     "eval.samples=1",
+    "eval.final_prompts=0",
     "method.warmup_share=0",
     "checkpoint.every=1",
     "log.rollouts_every=1",
 )
-TOY = ["--recipe", "tiny", "--engine", "embedded", "--eval-engine", "embedded", "--limit", "4", "--samples", "2"]
+TOY = [
+    "--recipe",
+    "tiny",
+    "--engine",
+    "embedded",
+    "--eval-engine",
+    "embedded",
+    "--limit",
+    "4",
+    "--samples",
+    "2",
+]
 for _setting in TOY_SETTINGS:
     TOY += ["--set", _setting]

@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--benchmarks", required=True, metavar="A,B",
-        help="names of `pivot benchmarks`, its groups paper, paper-9 and ood, tiny-test, tiny-ood, tiny-validation, or a file",
+        help="names of `pivot benchmarks`, paper, paper-9, ood, tiny-test, tiny-ood, tiny-validation, or a file",
     )  # fmt: skip
     parser.add_argument("--samples", type=int, default=8, help="responses a prompt (accuracy@8)")
     parser.add_argument("--limit", type=int, help="the first N rows of each set")

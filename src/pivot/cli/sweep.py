@@ -40,7 +40,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--set", action="append", default=[], metavar="A.B=C", dest="settings",
         help="any setting, in all runs; may be repeated",
     )  # fmt: skip
-    group.add_argument("--benchmarks", metavar="A,B", help="names and groups of `pivot benchmarks`, tiny-test")
+    group.add_argument(
+        "--benchmarks", metavar="A,B", help="names and groups of `pivot benchmarks`, tiny-test"
+    )
     group.add_argument("--samples", type=int, metavar="K", help="responses per prompt (accuracy@K)")
     group.add_argument("--limit", type=int, metavar="N", help="the first N rows of each benchmark")
     group.add_argument("--eval-engine", choices=("embedded", "vllm"), help="what draws the samples")

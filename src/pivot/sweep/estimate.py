@@ -21,12 +21,17 @@ ANCHOR_MODEL = "Qwen/Qwen2.5-VL-7B-Instruct"
 ANCHOR_RESPONSES = 384 * 8
 """Per step: rollout batch times group size (Sec. 5.1)."""
 
+CORRUPTED_SECONDS = VPPO_SECONDS - DAPO_SECONDS
+"""Scoring under the corrupted image."""
+ANCHORS_SECONDS = PIVOT_SECONDS - VPPO_SECONDS
+"""Replay, and scoring anchors."""
+
 ASSUMPTIONS = f"""\
 These GPU hours are an estimate; nothing was measured here. They assume:
-- the paper's seconds per step of the 7B model on {ANCHOR_GPUS} A100 80 GB with 384 x 8 responses (App. D.4): DAPO {DAPO_SECONDS},
-  VPPO {VPPO_SECONDS}, PIVOT {PIVOT_SECONDS};
-- scoring under the corrupted image costs {VPPO_SECONDS - DAPO_SECONDS:.1f} s per step (VPPO - DAPO), anchors and replay
-  {PIVOT_SECONDS - VPPO_SECONDS:.1f} s (PIVOT - VPPO), for every method that has them; all else, GRPO's reference model too, is as in DAPO;
+- the paper's seconds per step of the 7B model on {ANCHOR_GPUS} A100 80 GB with 384 x 8 responses (App. D.4):
+  DAPO {DAPO_SECONDS}, VPPO {VPPO_SECONDS}, PIVOT {PIVOT_SECONDS};
+- a method that scores under the corrupted image takes {CORRUPTED_SECONDS:.1f} s more than DAPO (VPPO - DAPO), one with
+  anchors another {ANCHORS_SECONDS:.1f} s (PIVOT - VPPO); all else, GRPO's reference model too, is as in DAPO;
 - time grows in proportion to the model's parameters and to the responses per step;
 - GPU hours = steps x seconds per step x {ANCHOR_GPUS} / 3600, whatever the number of GPUs;
 - an evaluation draws responses at the pace of a DAPO step, which also trains on them, so it should take less."""
@@ -60,9 +65,8 @@ def estimate_training(config: Config) -> Estimate | None:
 
 def _method_seconds(method: Method) -> float:
     """Of a step of the paper's 7B runs."""
-    corrupted = VPPO_SECONDS - DAPO_SECONDS if method.needs_corrupted else 0.0
-    anchors = PIVOT_SECONDS - VPPO_SECONDS if method.needs_anchors else 0.0
-    return DAPO_SECONDS + corrupted + anchors
+    corrupted = CORRUPTED_SECONDS if method.needs_corrupted else 0.0
+    return DAPO_SECONDS + corrupted + (ANCHORS_SECONDS if method.needs_anchors else 0.0)
 
 
 def evaluation_hours(config: Config, num_responses: int) -> float | None:

@@ -46,9 +46,15 @@ def followups(plan: Plan, runs: Sequence[SweepRun]) -> list[FollowUp]:
 def _fill(text: str, plan: Plan, first: dict[str, SweepRun]) -> list[str]:
     some = next(iter(first.values()))
     wanted = {name: value for name, value in some.eval_settings().items() if name not in ("engine", "grader")}
-    limits = [w for name, v in wanted.items() if v is not None for w in (f"--{name.replace('_', '-')}", str(v))]
+    limits = [
+        w for name, v in wanted.items() if v is not None for w in (f"--{name.replace('_', '-')}", str(v))
+    ]
     values = {name: [run.model] for name, run in first.items()}
-    values |= {"limits": limits, "data": plan.sets[:1], "results": [str(results_folder(plan, list(first.values())))]}
+    values |= {
+        "limits": limits,
+        "data": plan.sets[:1],
+        "results": [str(results_folder(plan, list(first.values())))],
+    }
     words: list[str] = []
     for word in shlex.split(text):
         whole = PLACEHOLDER.fullmatch(word)

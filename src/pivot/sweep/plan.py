@@ -105,15 +105,21 @@ def load_plan(path: Path) -> Plan:
     arms = raw.pop("arms", None)
     plan = overlay(Plan(name=path.stem), raw, f"{path}: ")
     if not isinstance(arms, Mapping) or not arms:
-        raise UserError(f"{path}: arms is {arms!r}, but must name at least one, such as DAPO: {{method: dapo}}.")
-    plan = replace(plan, arms={str(name): _arm(given, f"{path}: arms.{name}") for name, given in arms.items()})
+        raise UserError(
+            f"{path}: arms is {arms!r}, but must name at least one, such as DAPO: {{method: dapo}}."
+        )
+    plan = replace(
+        plan, arms={str(name): _arm(given, f"{path}: arms.{name}") for name, given in arms.items()}
+    )
     _check(plan, path)
     return plan
 
 
 def _arm(given: Any, where: str) -> Arm:
     if not isinstance(given, Mapping):
-        raise UserError(f"{where} is {given!r}, but must be a mapping such as {{method: dapo}} or {{base: true}}.")
+        raise UserError(
+            f"{where} is {given!r}, but must be a mapping such as {{method: dapo}} or {{base: true}}."
+        )
     arm = overlay(Arm(), given, f"{where}.")
     if arm.base and {"method", "settings"} & given.keys():
         raise UserError(f"{where} is the model before training (base: true): leave method and settings out.")

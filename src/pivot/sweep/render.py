@@ -20,7 +20,7 @@ from pivot.report.tables import Column, Row, Table, Value, to_markdown, write_ta
 from pivot.sweep.followups import results_folder
 from pivot.sweep.plan import Plan
 from pivot.sweep.runs import SweepRun
-from pivot.sweep.scores import ArmScores
+from pivot.sweep.scores import ArmScores, count, mean, spread
 
 DYNAMICS = ("compared-training-accuracy", "compared-validation-accuracy")
 """The charts of the training dynamics: accuracy rewards, and accuracy on the validation prompts."""
@@ -53,28 +53,32 @@ def accuracy_table(plan: Plan, runs: Sequence[SweepRun]) -> Table:
     columns = [Column(HEADINGS.get(name, name)) for name in plan.sets] + [Column("Avg.")]
     columns += [Column("Δ, %", best=None, form="+.2f")] if plan.baseline else []
     columns.append(Column("Seeds", best=None))
-    base = scores[plan.baseline].averages(plan.sets) if plan.baseline in scores else []
+    base = mean(scores[plan.baseline].averages(plan.sets)) if plan.baseline in scores else None
     rows = []
     for arm, found in scores.items():
-        averages = found.averages(plan.sets)
-        values: list[Value] = [found.mean(name) for name in plan.sets]
-        values.append(_mean(averages))
+        averages, is_base = found.averages(plan.sets), plan.arms[arm].base
+        values: list[Value] = [mean(found.values(name)) for name in plan.sets]
+        values.append(mean(averages))
         if plan.baseline:
-            known = averages and base and arm != plan.baseline
-            values.append(100 * (np.mean(averages) / np.mean(base) - 1) if known else None)
-        single = plan.arms[arm].base
-        spreads = [found.spread(name) for name in plan.sets]
-        spreads.append(float(np.std(averages, ddof=1)) if len(averages) > 1 else None)
+            values.append(None if arm == plan.baseline else _gain(mean(averages), base))
+        values.append(None if is_base else found.seeds(plan.sets))
+        spreads = [spread(found.values(name)) for name in plan.sets] + [spread(averages)]
         spreads += [None] * (len(columns) - len(spreads))
-        values.append(None if single else found.seeds(plan.sets))
-        rows.append(Row(arm, tuple(values), tuple(spreads), ranked=not single))
+        rows.append(Row(arm, tuple(values), tuple(spreads), ranked=not is_base))
     rows += paper_rows(plan, len(columns))
     return Table(plan.name, f"{plan.title}: {_how(plan)}", "Method", tuple(columns), tuple(rows))
 
 
+def _gain(value: float | None, base: float | None) -> float | None:
+    """In per cent."""
+    return 100 * (value / base - 1) if value is not None and base else None
+
+
 def _how(plan: Plan) -> str:
     """What the numbers are, for the caption."""
-    said = f"accuracy@{plan.samples}, %, mean over seeds; recipe {plan.recipe}; for {plan.source} of the paper"
+    said = (
+        f"accuracy@{plan.samples}, %, mean over seeds; recipe {plan.recipe}; for {plan.source} of the paper"
+    )
     if plan.limit is not None:
         said += f"; the first {plan.limit} rows of each set"
     if any(arm.paper for arm in plan.arms.values()):
@@ -104,18 +108,19 @@ def overhead_tables(plan: Plan, runs: Sequence[SweepRun]) -> list[Table]:
     )
     rows = []
     for arm in plan.arms:
-        group = groups.get(arm)
-        seconds = None if group is None else group.mean("time/step")
-        gain = 100 * (seconds / base - 1) if seconds and base and arm != plan.baseline else None
-        buffer = None if group is None else group.last("buffer/megabytes")
-        theirs = [run for run in runs if run.arm == arm]
-        done = sum(run.is_trained for run in theirs)
-        seeds = str(done) if done == len(theirs) else f"{done} of {len(theirs)}"
-        ranks = None if group is None else _ranks(group.runs[0].folder)
-        rows.append(Row(arm, (buffer, seconds, gain, ranks, seeds)))
+        group, theirs = groups.get(arm), [run for run in runs if run.arm == arm]
+        seeds = count(sum(run.is_trained for run in theirs), len(theirs))
+        if group is None:
+            rows.append(Row(arm, (None, None, None, None, seeds)))
+            continue
+        seconds, buffer = group.mean("time/step"), group.last("buffer/megabytes")
+        gain = None if arm == plan.baseline else _gain(seconds, base)
+        rows.append(Row(arm, (buffer, seconds, gain, _ranks(group.runs[0].folder), seeds)))
+    caption = (
+        f"{plan.title}: seconds per step, mean over steps and seeds; recipe {plan.recipe}; for {plan.source}"
+    )
     rows += paper_rows(plan, len(columns))
-    caption = f"{plan.title}: seconds per step, mean over steps and seeds; recipe {plan.recipe}"
-    table = Table(plan.name, caption, "Method", columns, tuple(rows))
+    table = Table(plan.name, f"{caption} of the paper", "Method", columns, tuple(rows))
     phases = overhead_table(list(groups.values()), groups.get(plan.baseline or ""))
     return [table] if phases is None else [table, phases]
 
@@ -135,8 +140,8 @@ def sensitivity_charts(plan: Plan, runs: Sequence[SweepRun]) -> list[Chart]:
     for path in plan.swept:
         points = sorted(_points(plan, runs, path))
         if len(points) > 1:
-            x, y, spread = (np.array(column, dtype=float) for column in zip(*points, strict=True))
-            curve = Curve("average", x, y, spread=spread if spread.any() else None)
+            x, y, band = (np.array(column, dtype=float) for column in zip(*points, strict=True))
+            curve = Curve("average", x, y, spread=band if band.any() else None)
             note = f"Average accuracy@{plan.samples}; bands over seeds"
             name = f"sensitivity-{path.replace('.', '-')}"
             shown = LineChart(name, path, note, (curve,), x_label=path, percent=True, dots=True, whole=False)
@@ -156,8 +161,7 @@ def _points(plan: Plan, runs: Sequence[SweepRun], path: str) -> list[tuple[float
     for arm, value in members.items():
         found = ArmScores.read([run for run in runs if run.arm == arm]).averages(plan.sets)
         if found:
-            spread = float(np.std(found, ddof=1)) if len(found) > 1 else 0.0
-            points.append((float(value), float(np.mean(found)) / 100, spread / 100))
+            points.append((float(value), float(np.mean(found)) / 100, (spread(found) or 0.0) / 100))
     return points
 
 
@@ -168,7 +172,3 @@ def _groups(runs: Sequence[SweepRun]) -> list[Group]:
         if run.seed is not None and (run.folder / "metrics.jsonl").exists():
             folders.setdefault(run.arm, []).append(run.folder)
     return [Group([read_run(f) for f in found], {}, label=arm) for arm, found in folders.items()]
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return float(np.mean(values)) if values else None

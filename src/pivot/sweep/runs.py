@@ -145,7 +145,9 @@ def _config(recipe: str, arm: Arm, seed: int | None, settings: Sequence[str]) ->
     for setting in settings:
         path = setting.partition("=")[0].strip()
         if path in ("method", "train.seed"):
-            raise UserError(f"{setting} cannot be a setting of a plan: an arm names its method, `seeds` its seeds.")
+            raise UserError(
+                f"{setting} cannot be a setting of a plan: an arm names its method, `seeds` its seeds."
+            )
     config = recipes.get(recipe)
     if seed is not None:
         config = overlay(config, {"method": arm.method, "train": {"seed": seed}})
@@ -155,7 +157,9 @@ def _config(recipe: str, arm: Arm, seed: int | None, settings: Sequence[str]) ->
 def _value(config: Config, path: str) -> Any:
     found = {info.path: info.value for info in all_fields(config)}
     if path not in found:
-        raise UserError(f"an arm needs {path!r}, which is no setting; `pivot train --help-config` lists them.")
+        raise UserError(
+            f"an arm needs {path!r}, which is no setting; `pivot train --help-config` lists them."
+        )
     return found[path]
 
 

@@ -51,21 +51,25 @@ class ArmScores:
     def values(self, benchmark: str) -> list[float]:
         return [run[benchmark] for run in self.runs if benchmark in run]
 
-    def mean(self, benchmark: str) -> float | None:
-        values = self.values(benchmark)
-        return float(np.mean(values)) if values else None
-
-    def spread(self, benchmark: str) -> float | None:
-        """Standard deviation (n - 1) over seeds; None with fewer than two."""
-        values = self.values(benchmark)
-        return float(np.std(values, ddof=1)) if len(values) > 1 else None
-
     def averages(self, benchmarks: Sequence[str]) -> list[float]:
         """The mean over benchmarks of each run that has them all."""
         complete = [run for run in self.runs if all(name in run for name in benchmarks)]
         return [float(np.mean([run[name] for name in benchmarks])) for run in complete] if benchmarks else []
 
     def seeds(self, benchmarks: Sequence[str]) -> str:
-        """`3`, or `1 of 3` while some are missing."""
-        done = len(self.averages(benchmarks))
-        return str(done) if done == self.planned else f"{done} of {self.planned}"
+        """How many runs have all benchmarks."""
+        return count(len(self.averages(benchmarks)), self.planned)
+
+
+def mean(values: Sequence[float]) -> float | None:
+    return float(np.mean(values)) if values else None
+
+
+def spread(values: Sequence[float]) -> float | None:
+    """Standard deviation (n - 1); None for fewer than two values."""
+    return float(np.std(values, ddof=1)) if len(values) > 1 else None
+
+
+def count(done: int, planned: int) -> str:
+    """`3`, or `1 of 3` while some are missing."""
+    return str(done) if done == planned else f"{done} of {planned}"

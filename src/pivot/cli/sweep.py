@@ -94,6 +94,8 @@ def adjust(plan: Plan, args: argparse.Namespace) -> Plan:
     if args.recipe is not None or args.benchmarks is not None:
         # Another model, data set or column: the paper's numbers are about something else.
         changes["arms"] = {name: replace(arm, paper=()) for name, arm in plan.arms.items()}
+    if args.recipe not in (None, plan.recipe):
+        changes |= {"title": f"The arms of {plan.name}, not at its scale", "source": ""}
     return choose_arms(replace(plan, engine=_engine(plan.engine, args), **changes), args.only)
 
 

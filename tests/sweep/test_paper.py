@@ -191,7 +191,8 @@ def test_a_plan_runs_at_toy_scale(path, shared_out, commands, capsys):
     shown = capsys.readouterr().out
     assert "(paper)" not in shown, "another model's numbers do not stand beside the paper's"
     results = shared_out / "results" / plan.name
-    assert plan.title not in shown, "nor does it carry the title of an experiment that it is not"
+    for words in (plan.title, f"for {plan.source} of the paper"):
+        assert words not in shown, "nor does it carry the caption of an experiment that it is not"
     if "accuracy" in plan.render:
         rows = list(csv.DictReader((results / f"{plan.name}.csv").open()))
         assert [row["Method"] for row in rows] == list(plan.arms)

@@ -22,7 +22,8 @@ CLUSTER = Engine("verl", nodes=2, gpus=8, address="auto")
 
 def describe(plan: Plan, runs: Sequence[SweepRun]) -> str:
     """The whole listing."""
-    lines = [f"{plan.name}: {plan.title} ({plan.source})", _summary(plan, runs), ""]
+    source = f" ({plan.source})" if plan.source else ""
+    lines = [f"{plan.name}: {plan.title}{source}", _summary(plan, runs), ""]
     for run in runs:
         lines += [*_describe_run(run), ""]
     for command in followups(plan, runs):

@@ -76,14 +76,17 @@ def _gain(value: float | None, base: float | None) -> float | None:
 
 def _how(plan: Plan) -> str:
     """What the numbers are, for the caption."""
-    said = (
-        f"accuracy@{plan.samples}, %, mean over seeds; recipe {plan.recipe}; for {plan.source} of the paper"
-    )
+    said = f"accuracy@{plan.samples}, %, mean over seeds; {_origin(plan)}"
     if plan.limit is not None:
         said += f"; the first {plan.limit} rows of each set"
     if any(arm.paper for arm in plan.arms.values()):
         said += "; rows marked (paper) are the paper's printed numbers"
     return said
+
+
+def _origin(plan: Plan) -> str:
+    """Where the runs come from, and what they are for; a plan with another recipe is for no table of the paper."""
+    return f"recipe {plan.recipe}" + (f"; for {plan.source} of the paper" if plan.source else "")
 
 
 def paper_rows(plan: Plan, width: int) -> list[Row]:
@@ -116,11 +119,9 @@ def overhead_tables(plan: Plan, runs: Sequence[SweepRun]) -> list[Table]:
         seconds, buffer = group.mean("time/step"), group.last("buffer/megabytes")
         gain = None if arm == plan.baseline else _gain(seconds, base)
         rows.append(Row(arm, (buffer, seconds, gain, _ranks(group.runs[0].folder), seeds)))
-    caption = (
-        f"{plan.title}: seconds per step, mean over steps and seeds; recipe {plan.recipe}; for {plan.source}"
-    )
     rows += paper_rows(plan, len(columns))
-    table = Table(plan.name, f"{caption} of the paper", "Method", columns, tuple(rows))
+    caption = f"{plan.title}: seconds per step, mean over steps and seeds; {_origin(plan)}"
+    table = Table(plan.name, caption, "Method", columns, tuple(rows))
     phases = overhead_table(list(groups.values()), groups.get(plan.baseline or ""))
     return [table] if phases is None else [table, phases]
 

@@ -72,6 +72,15 @@ def test_rooms_of_one_layer_do_not_import_each_other_in_a_circle() -> None:
     assert set(TopologicalSorter(edges).static_order()) >= set(LAYER_OF)
 
 
+def test_sweep_knows_neither_the_command_line_nor_the_tiny_study() -> None:
+    allowed = {"errors", "config", "recipes", "method", "evaluate", "train", "report", "doctor", "sweep"}
+    files = [path for path in _modules() if _room(path) == "sweep"]
+    assert files
+    for path in files:
+        foreign = _imported_rooms(path) - allowed
+        assert not foreign, f"{path.relative_to(PACKAGE)} imports {sorted(foreign)}"
+
+
 def test_method_imports_torch_and_the_standard_library_alone() -> None:
     allowed = {"torch", "pivot", *sys.stdlib_module_names}
     files = [path for path in _modules() if _room(path) == "method"]

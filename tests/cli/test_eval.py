@@ -201,6 +201,8 @@ def test_a_table_of_other_limits_says_so_beside_the_row(elsewhere, trained, caps
         (["--model", "tiny", "--benchmarks", "we-math,mmk12", "--path", "rows.parquet"], "expected NAME=FILE"),
         (["--model", "tiny", "--benchmarks", "we-math", "--path", "rows.parquet"], "rows.parquet does not exist"),
         (["--model", "tiny", "--benchmarks", "realworldqa"], "hub cannot be reached"),
+        (["--model", "tiny", "--benchmarks", "ood"], "ScienceQA"),
+        (["--model", "tiny", "--benchmarks", "papr"], "Did you mean 'paper'"),
         (["--model", "tiny", "--benchmarks", "tiny-test", "--samples", "0"], "at least 1"),
         (["--model", "tiny", "--benchmarks", "tiny-test", "--limit", "0"], "at least 1"),
         (["--model", "tiny", "--benchmarks", "tiny-test", "--temperature", "-1"], "temperature >= 0"),
@@ -214,6 +216,37 @@ def test_a_mistake_is_one_sentence(capsys, options, said):
     message = capsys.readouterr().err
     assert said in message
     assert message.count("\n") == 1
+
+
+def test_a_group_stands_for_its_benchmarks_in_the_papers_order(elsewhere, monkeypatch):
+    from pivot.cli import eval as command
+    from pivot.evaluate.sets import EvaluationSet
+    from pivot.tasks import procedural
+
+    def load_sets(names, options):
+        return [EvaluationSet(name, list(procedural.dataset("test", 1))) for name in names]
+
+    monkeypatch.setattr(command, "load_sets", load_sets)
+    options = ["--samples", 1, "--limit", 1, "--max-tokens", 8]
+    assert run_eval("--model", "tiny", "--benchmarks", "geometry3k,paper,tiny-test", *options) == 0
+    found = evaluations(elsewhere / "eval" / "tiny")
+    assert [entry["name"] for entry in found] == [
+        "geometry3k", "mathverse", "mathvista", "we-math", "mmk12", "logicvista", "counting", "mathverse-v",
+        "tiny-test",
+    ]  # fmt: skip
+    assert {entry["limit"] for entry in found} == {1}, "how many rows were asked for stands beside the score"
+
+
+def test_the_groups_are_listed(capsys):
+    assert main(["benchmarks"]) == 0
+    shown = capsys.readouterr().out
+    assert "--benchmarks ood: scienceqa, hallusionbench, chartqapro, infographicvqa, realworldqa" in shown
+    assert main(["benchmarks", "--json"]) == 0
+    known = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    groups = {one["name"]: one["groups"] for one in known if one["use"] != "training"}
+    assert groups["mmmu-pro"] == ["paper-9"]
+    assert groups["geometry3k"] == ["paper", "paper-9"]
+    assert all(one["groups"] == [] for one in known if one["use"] == "training")
 
 
 def test_without_vllm_it_says_so(capsys):

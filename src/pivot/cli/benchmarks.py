@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from pivot.evaluate.benchmarks import BENCHMARKS, OUT_OF_DOMAIN, Benchmark
+from pivot.evaluate.benchmarks import BENCHMARKS, GROUPS, OUT_OF_DOMAIN, Benchmark
 from pivot.tasks.datasets import TRAINING_SETS, Format
 
 _HEADINGS = ("name", "use", "hub id", "split", "rows", "answers are matched by", "tested on")
@@ -37,6 +37,8 @@ def run(args: argparse.Namespace) -> int:
     for one in known:
         if one["note"]:
             console.print(f"{one['name']}: {one['note']}", highlight=False)
+    for group, names in GROUPS.items():
+        console.print(f"--benchmarks {group}: {', '.join(names)}", highlight=False, soft_wrap=True)
     console.print("`pivot data NAME` shows a set's rows as they will be used.", highlight=False)
     return 0
 
@@ -47,6 +49,7 @@ def describe(known: Format) -> dict[str, Any]:
     return {
         "name": known.name,
         "use": _use(known),
+        "groups": _groups(known),
         "hub_id": known.hub_id,
         "config": known.config,
         "split": known.split,
@@ -59,6 +62,11 @@ def describe(known: Format) -> dict[str, Any]:
         "copies": list(known.copies),
         "note": known.note,
     }
+
+
+def _groups(known: Format) -> list[str]:
+    """The groups of `--benchmarks` that it belongs to."""
+    return [group for group, names in GROUPS.items() if isinstance(known, Benchmark) and known.name in names]
 
 
 def _use(known: Format) -> str:

@@ -28,7 +28,7 @@ from pivot.evaluate.conditions import Asked, choose_conditions
 from pivot.evaluate.judging import SECOND_LOOK, BenchmarkJudge
 from pivot.evaluate.runner import Evaluator
 from pivot.evaluate.sampling import Draws, PolicySampler, Sampler
-from pivot.evaluate.sets import EvaluationSet, SetOptions, load_sets
+from pivot.evaluate.sets import EvaluationSet, SetOptions, expand, load_sets
 from pivot.evaluate.settings import EvaluationSettings
 from pivot.evaluate.summary import add_scores
 from pivot.evaluate.target import Target, find_target
@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--benchmarks", required=True, metavar="A,B",
-        help="names of `pivot benchmarks`, tiny-test, tiny-ood, tiny-validation, or a file",
+        help="names of `pivot benchmarks`, paper, paper-9, ood, tiny-test, tiny-ood, tiny-validation, or a file",
     )  # fmt: skip
     parser.add_argument("--samples", type=int, default=8, help="responses a prompt (accuracy@8)")
     parser.add_argument("--limit", type=int, help="the first N rows of each set")
@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
     console = Console()
     targets = [find_target(name) for name in dict.fromkeys(args.model)]
     settings = settings_for(targets, args)
-    names = [name.strip() for name in args.benchmarks.split(",") if name.strip()]
+    names = expand([name.strip() for name in args.benchmarks.split(",") if name.strip()])
     sets = load_sets(names, SetOptions(_paths(args.path, names), args.limit, args.strict, args.papo_eval))
     for note in (note for chosen in sets for note in chosen.notes):
         print(f"pivot eval: {note}", file=sys.stderr)
@@ -165,7 +165,8 @@ def _evaluate(
         for chosen in sets:
             for blank in (False, True) if args.blank else (False,):
                 draws = replace(settings.draws, blank=blank)
-                entries.append(evaluator.evaluate(chosen, replace(settings, draws=draws)))
+                found = evaluator.evaluate(chosen, replace(settings, draws=draws))
+                entries.append(found | {"limit": args.limit})
                 add_scores(out / "scores.json", entries[-1:])
     if target.run is not None and target.config is not None and out == target.run / "eval":
         write_card(target.run, target.config)

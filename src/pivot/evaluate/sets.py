@@ -39,19 +39,28 @@ class SetOptions:
     papo_eval: bool = False
 
 
+def expand(names: Sequence[str]) -> list[str]:
+    """Each name once, in order; a group (`paper`, `paper-9`, `ood`) stands for its benchmarks.
+
+    Example:
+        expand(["ood", "tiny-test"])[-2:] == ["realworldqa", "tiny-test"]
+    """
+    return list(dict.fromkeys(one for name in names for one in benchmarks.GROUPS.get(name, (name,))))
+
+
 def load_sets(names: Sequence[str], options: SetOptions) -> list[EvaluationSet]:
     """All sets, or one sentence about the first that cannot be had."""
     for name in names:
-        _check(name)
+        check_name(name)
     for name in options.paths:
         if name not in names:
             raise UserError(f"--path names {name!r}, which is not among --benchmarks {','.join(names)}.")
     return [_load(name, options) for name in names]
 
 
-def _check(name: str) -> None:
+def check_name(name: str) -> None:
     """Known by name, or written as a file's path or a hub id."""
-    known = [*benchmarks.BENCHMARKS, *PROCEDURAL]
+    known = [*benchmarks.GROUPS, *benchmarks.BENCHMARKS, *PROCEDURAL]
     if name not in known and "/" not in name and "." not in name:
         near = difflib.get_close_matches(name.lower().replace("_", "-"), known, n=1, cutoff=0.4)
         hint = f" Did you mean {near[0]!r}?" if near else ""

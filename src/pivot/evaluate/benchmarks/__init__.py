@@ -30,7 +30,7 @@ from pivot.evaluate.benchmarks import (
 from pivot.evaluate.benchmarks.benchmark import Benchmark
 from pivot.tasks.datasets import DataSet, DataSpec, load_format, resolve
 
-__all__ = ["BENCHMARKS", "OUT_OF_DOMAIN", "Benchmark", "find", "load"]
+__all__ = ["BENCHMARKS", "GROUPS", "HEADINGS", "OUT_OF_DOMAIN", "Benchmark", "find", "load"]
 
 BENCHMARKS: dict[str, Benchmark] = {
     benchmark.name: benchmark
@@ -52,6 +52,30 @@ BENCHMARKS: dict[str, Benchmark] = {
     )
 }
 OUT_OF_DOMAIN = ("scienceqa", "hallusionbench", "chartqapro", "infographicvqa", "realworldqa")
+HEADINGS = {
+    "geometry3k": "Geo3K",
+    "mathverse": "MathVerse",
+    "mathvista": "MathVista",
+    "we-math": "WeMath",
+    "mmk12": "MMK12",
+    "logicvista": "LogicVista",
+    "counting": "Counting",
+    "mmmu-pro": "MMMU-Pro",
+    "mathverse-v": "MathVerse_V",
+    "scienceqa": "ScienceQA",
+    "hallusionbench": "HallusionBench",
+    "chartqapro": "ChartQAPro",
+    "infographicvqa": "InfographicVQA",
+    "realworldqa": "RealWorldQA",
+}
+"""Benchmark -> the heading of its column in the paper's tables."""
+_MATH = ("we-math", "mmk12", "logicvista", "counting")
+GROUPS: dict[str, tuple[str, ...]] = {
+    "paper": ("geometry3k", "mathverse", "mathvista", *_MATH, "mathverse-v"),
+    "paper-9": ("geometry3k", "mathvista", "mathverse", *_MATH, "mmmu-pro", "mathverse-v"),
+    "ood": OUT_OF_DOMAIN,
+}
+"""Group -> the columns of Tables 1, 2 and 4 of the paper, in the paper's order."""
 
 
 def find(name: str) -> Benchmark:

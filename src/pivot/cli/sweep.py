@@ -1,0 +1,140 @@
+"""`pivot sweep PLAN.yaml`: trains and evaluates every arm and seed of a plan, and renders its tables and figures."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pivot import recipes
+from pivot.errors import UserError
+from pivot.train.stopping import STOPPED
+
+if TYPE_CHECKING:
+    from pivot.sweep.plan import Engine, Plan
+    from pivot.sweep.schedule import Outcome
+
+FAILED = 1
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("plan", type=Path, metavar="PLAN", help="a plan file, as in experiments/paper/")
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR",
+        help="runs and results (default: runs/sweeps/PLAN); plans with one folder share equal runs",
+    )  # fmt: skip
+    parser.add_argument(
+        "--dry-run", action="store_true",
+        help="print every run, its settings, commands and estimated GPU hours; start nothing",
+    )  # fmt: skip
+    parser.add_argument(
+        "--table", action="store_true", help="only render tables and figures from what is there"
+    )
+    group = parser.add_argument_group("instead of what the plan says")
+    group.add_argument("--only", action="append", default=[], metavar="ARM", help="this arm; may be repeated")
+    group.add_argument("--seeds", type=int, metavar="N", help="runs per arm")
+    group.add_argument("--recipe", metavar="NAME", help=f"start from: {', '.join(recipes.names())}")
+    group.add_argument(
+        "--set", action="append", default=[], metavar="A.B=C", dest="settings",
+        help="any setting, in all runs; may be repeated",
+    )  # fmt: skip
+    group.add_argument(
+        "--benchmarks", metavar="A,B", help="names and groups of `pivot benchmarks`, tiny-test"
+    )
+    group.add_argument("--samples", type=int, metavar="K", help="responses per prompt (accuracy@K)")
+    group.add_argument("--limit", type=int, metavar="N", help="the first N rows of each benchmark")
+    group.add_argument("--eval-engine", choices=("embedded", "vllm"), help="what draws the samples")
+    group.add_argument(
+        "--path", action="append", default=[], metavar="NAME=FILE", help="a local copy of a benchmark"
+    )
+    group.add_argument("--papo-eval", action="store_true", help="benchmarks from the PAPO-Eval bundle")
+    group.add_argument("--engine", choices=("embedded", "verl"), help="what trains (docs/cluster.md)")
+    group.add_argument("--nodes", type=int, metavar="N", help="nodes of the cluster")
+    group.add_argument("--gpus", type=int, metavar="M", help="GPUs per node")
+    group.add_argument("--address", metavar="HOST:PORT", help="a running Ray cluster, or `auto`")
+
+
+def run(args: argparse.Namespace) -> int:
+    from pivot.sweep.plan import load_plan
+    from pivot.sweep.runs import Overrides, plan_runs
+
+    plan = adjust(load_plan(args.plan), args)
+    out = args.out or Path("runs") / "sweeps" / plan.name
+    runs = plan_runs(plan, out, Overrides(tuple(args.settings), tuple(args.path), args.papo_eval))
+    if args.dry_run:
+        from pivot.sweep.listing import describe
+
+        print(describe(plan, runs))
+        return 0
+    code = 0
+    if not args.table:
+        from pivot.sweep import schedule
+
+        code = _report(schedule.run_sweep(plan, runs, schedule.execute_in_process, _say))
+    from pivot.sweep.render import render
+
+    text, folder = render(plan, runs)
+    print(f"{text}\nresults: {folder}")
+    return code
+
+
+def adjust(plan: Plan, args: argparse.Namespace) -> Plan:
+    """The plan as the options change it."""
+    from pivot.sweep.plan import choose_arms
+
+    for name in ("seeds", "samples", "limit"):
+        if vars(args)[name] is not None and vars(args)[name] < 1:
+            raise UserError(f"--{name} is {vars(args)[name]}; it must be at least 1.")
+    given = {name: vars(args)[name] for name in ("seeds", "recipe", "samples", "limit", "eval_engine")}
+    changes = {name: value for name, value in given.items() if value is not None}
+    if args.benchmarks is not None:
+        changes["benchmarks"] = _names(args.benchmarks)
+    if args.recipe is not None or args.benchmarks is not None:
+        # Another model, data set or column: the paper's numbers are about something else.
+        changes["arms"] = {name: replace(arm, paper=()) for name, arm in plan.arms.items()}
+    if args.recipe not in (None, plan.recipe):
+        changes |= {"title": f"The arms of {plan.name}, not at its scale", "source": ""}
+    return choose_arms(replace(plan, engine=_engine(plan.engine, args), **changes), args.only)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    from pivot.evaluate.sets import check_name
+
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    for name in names:
+        check_name(name)
+    return names
+
+
+def _engine(planned: Engine, args: argparse.Namespace) -> Engine:
+    from pivot.sweep.plan import Engine
+
+    engine = Engine(args.engine) if args.engine not in (None, planned.name) else planned
+    given = {name: vars(args)[name] for name in ("nodes", "gpus", "address") if vars(args)[name] is not None}
+    for name, value in given.items():
+        if engine.name == "embedded":
+            raise UserError(f"--{name} belongs to --engine verl; the embedded engine is one process")
+        if isinstance(value, int) and value < 1:
+            raise UserError(f"--{name} is {value}; it must be at least 1.")
+    return replace(engine, **given)
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+def _report(outcome: Outcome) -> int:
+    """Say what failed and what was left out; the exit code."""
+    from pivot.sweep.schedule import last_line
+
+    for run in outcome.left_out:
+        needed = ", ".join(run.missing)
+        print(f"left out: {run.label} needs {needed}; give --set {run.missing[0]}=FILE", file=sys.stderr)
+    for label, log in outcome.failed:
+        print(f"failed: {label}: {last_line(log)} ({log})", file=sys.stderr)
+    if outcome.stopped:
+        print("stopped; the same command goes on where it was", file=sys.stderr)
+        return STOPPED
+    return FAILED if outcome.failed else 0

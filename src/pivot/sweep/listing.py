@@ -1,0 +1,118 @@
+"""What `pivot sweep --dry-run` prints: every run with its settings, commands and estimated GPU hours."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from pivot import recipes
+from pivot.config import Config
+from pivot.config.loading import preset
+from pivot.config.schema import all_fields
+from pivot.sweep import estimate
+from pivot.sweep.followups import followups
+from pivot.sweep.plan import Engine, Plan
+from pivot.sweep.runs import SweepRun
+from pivot.sweep.scores import unmeasured
+
+CLUSTER = Engine("verl", nodes=2, gpus=8, address="auto")
+"""The cluster of the commands that are printed, unless the plan or the command line names another."""
+
+
+def describe(plan: Plan, runs: Sequence[SweepRun]) -> str:
+    """The whole listing."""
+    source = f" ({plan.source})" if plan.source else ""
+    lines = [f"{plan.name}: {plan.title}{source}", _summary(plan, runs), ""]
+    for run in runs:
+        lines += [*_describe_run(run), ""]
+    for command in followups(plan, runs):
+        lines += ["afterwards", f"  {_typed(command.words)}", ""]
+    return "\n".join([*lines, *_totals(plan, runs), "", estimate.ASSUMPTIONS])
+
+
+def _summary(plan: Plan, runs: Sequence[SweepRun]) -> str:
+    trained = sum(run.seed is not None for run in runs)
+    seeds = f"{plan.seeds} seed{'s' * (plan.seeds > 1)}"
+    said = f"{len(plan.arms)} arms, {seeds}: {trained} runs to train from recipe {plan.recipe}"
+    if not plan.sets:
+        return f"{said}; no evaluation follows"
+    rows = "" if plan.limit is None else f", the first {plan.limit} rows of each"
+    return f"{said}; {len(runs)} models to evaluate, accuracy@{plan.samples} on {', '.join(plan.sets)}{rows}"
+
+
+def _describe_run(run: SweepRun) -> Iterator[str]:
+    if run.missing:
+        needed = " ".join(f"--set {path}=..." for path in run.missing)
+        yield f"{run.label}  [needs {', '.join(run.missing)}: left out unless you give {needed}]"
+    else:
+        yield f"{run.label}  [{_status(run)}]"
+    if run.seed is not None:
+        yield f"  settings: {', '.join(differences(run.config))}"
+        yield f"  one node: {_typed(run.train_command(_one_node(run.plan.engine)))}"
+        yield f"  cluster:  {_typed(run.train_command(_cluster(run.plan.engine)))}"
+        reckoned = estimate.estimate_training(run.config)
+        yield f"  estimate: {reckoned.text() if reckoned else 'unknown, as the size of the model is'}"
+    if run.plan.sets:
+        yield f"  evaluate: {_typed(run.eval_command(run.plan.benchmarks))}"
+
+
+def _status(run: SweepRun) -> str:
+    if not run.is_trained:
+        return "to train"
+    return "to evaluate" if unmeasured(run) else "finished"
+
+
+def differences(config: Config) -> list[str]:
+    """`method=grpo`, and every other setting that is not the recipe's or the method's own."""
+    usual = replace(recipes.get(config.recipe), method=preset(config.method.name))
+    before = {info.path: info.value for info in all_fields(usual)}
+    changed = [
+        f"{info.path}={_text(info.value)}" for info in all_fields(config) if info.value != before[info.path]
+    ]
+    return [f"method={config.method.name}", *changed]
+
+
+def _text(value: object) -> str:
+    """As `--set` takes it."""
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def _one_node(engine: Engine) -> Engine:
+    return replace(engine, nodes=1, address=None)
+
+
+def _cluster(engine: Engine) -> Engine:
+    return replace(engine, address=engine.address or "auto") if engine.nodes > 1 else CLUSTER
+
+
+def _typed(words: Sequence[str]) -> str:
+    return shlex.join(["pivot", *words])
+
+
+def _totals(plan: Plan, runs: Sequence[SweepRun]) -> Iterator[str]:
+    """Each folder counts once: arms of one configuration share a run. What is left out does not count."""
+    unique = list({run.folder: run for run in runs if not run.missing}.values())
+    trained = [run for run in unique if run.seed is not None]
+    found = [estimate.estimate_training(run.config) for run in trained]
+    hours = sum(one.gpu_hours for one in found if one)
+    notes = [f"without {found.count(None)} runs of unknown size"] if None in found else []
+    left_out = sum(bool(run.missing) for run in runs)
+    notes += [f"without {left_out} runs that are left out"] if left_out else []
+    yield "; ".join([f"training:   {len(trained)} runs, about {hours:.1f} GPU hours in total", *notes])
+    if plan.sets:
+        yield f"evaluation: {_evaluation(plan, unique)}"
+
+
+def _evaluation(plan: Plan, runs: Sequence[SweepRun]) -> str:
+    prompts = estimate.count_prompts(plan.sets, plan.limit)
+    if prompts is None:
+        return f"{len(runs)} models; the number of rows is not known"
+    responses = prompts * plan.samples
+    hours = [estimate.evaluation_hours(run.config, responses) for run in runs]
+    each = f"{len(runs)} models x {prompts:,} prompts x {plan.samples} responses"
+    if None in hours:
+        return each
+    return f"{each}, about {sum(hour for hour in hours if hour):.1f} GPU hours in total"

@@ -1,0 +1,191 @@
+"""From a plan to its runs: configuration, folder and the commands that train and evaluate each."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pivot import recipes
+from pivot.config import Config, apply_settings, overlay, to_dict, validate
+from pivot.config.schema import all_fields
+from pivot.config.validation import problems
+from pivot.errors import UserError
+from pivot.evaluate.sets import expand
+from pivot.sweep.plan import Arm, Engine, Plan
+from pivot.train.run_folder import has_progress
+
+NO_NUMBERS = ("recipe", "log", "checkpoint")
+"""Fields and sections that change no number of a run."""
+
+
+@dataclass(frozen=True)
+class Overrides:
+    """What the command line adds to the plan's runs and evaluations."""
+
+    settings: tuple[str, ...] = ()
+    paths: tuple[str, ...] = ()
+    """`NAME=FILE`: local copies of benchmarks."""
+    papo_eval: bool = False
+
+
+@dataclass(frozen=True)
+class SweepRun:
+    """A model that the plan asks for: one seed of an arm, or the model before training."""
+
+    plan: Plan
+    arm: str
+    seed: int | None
+    """None: not trained."""
+    config: Config
+    settings: tuple[str, ...]
+    """What `--set` gives the recipe and method, in order."""
+    folder: Path
+    missing: tuple[str, ...] = ()
+    """Settings that only the user can give, and has not."""
+    overrides: Overrides = field(default_factory=Overrides)
+
+    @property
+    def label(self) -> str:
+        return self.arm if self.seed is None else f"{self.arm}, seed {self.seed}"
+
+    @property
+    def model(self) -> str:
+        """What `--model` takes."""
+        return self.config.model.path if self.seed is None else str(self.folder)
+
+    @property
+    def when(self) -> str | None:
+        """How the evaluations of this model are marked: its last checkpoint."""
+        return None if self.seed is None else f"step-{self.config.train.steps}"
+
+    @property
+    def is_trained(self) -> bool:
+        """Also true of a model that needs no training."""
+        status = self.folder / "run.json"
+        if self.seed is None:
+            return True
+        return status.exists() and json.loads(status.read_bytes()).get("status") == "finished"
+
+    def train_command(self, engine: Engine) -> list[str]:
+        """From the beginning, as a person would type it."""
+        words = ["train", *engine.options(), "--recipe", self.plan.recipe]
+        words += ["--method", self.config.method.name, "--seed", str(self.seed)]
+        for setting in self.settings:
+            words += ["--set", setting]
+        return [*words, "--out", str(self.folder)]
+
+    def next_train_command(self) -> list[str]:
+        """From the beginning, or from where it stopped."""
+        if has_progress(self.folder):
+            return ["train", "--resume", str(self.folder)]
+        return self.train_command(self.plan.engine)
+
+    def eval_command(self, benchmarks: Sequence[str]) -> list[str]:
+        """Everything that a score depends on is explicit: base and trained models are measured alike."""
+        plan = self.plan
+        words = ["eval", "--model", self.model, "--benchmarks", ",".join(benchmarks)]
+        words += ["--samples", str(plan.samples)]
+        words += [] if plan.limit is None else ["--limit", str(plan.limit)]
+        for name, value in self.eval_settings().items():
+            words += [] if value is None else [f"--{name.replace('_', '-')}", str(value)]
+        for path in self.overrides.paths:
+            words += ["--path", path] if path.partition("=")[0] in expand(benchmarks) else []
+        words += ["--papo-eval"] if self.overrides.papo_eval else []
+        return [*words, "--out", str(self.folder / "eval")]
+
+    def eval_settings(self) -> dict[str, Any]:
+        """Options of `pivot eval` that the recipe decides; None: what the model's files say."""
+        model = self.config.model
+        return {
+            "engine": self.plan.eval_engine,
+            "max_tokens": self.config.rollout.max_tokens,
+            "min_pixels": model.min_pixels,
+            "max_pixels": model.max_pixels,
+            "dtype": model.dtype,
+            "grader": self.config.reward.grader,
+        }
+
+
+def plan_runs(plan: Plan, out: Path, overrides: Overrides | None = None) -> list[SweepRun]:
+    """Every arm x seed in the plan's order; a base arm once. All configurations are valid.
+
+    Example:
+        plan_runs(load_plan(Path("experiments/paper/table1-3b.yaml")), Path("runs/paper"))[1].label == "GRPO, seed 0"
+    """
+    overrides = overrides or Overrides()
+    return [run for name, arm in plan.arms.items() for run in _arm_runs(plan, name, arm, out, overrides)]
+
+
+def _arm_runs(plan: Plan, name: str, arm: Arm, out: Path, overrides: Overrides) -> Iterator[SweepRun]:
+    given = tuple(s for s in overrides.settings if _belongs(s, arm, plan))
+    for seed in [None] if arm.base else range(plan.seeds):
+        settings = (*plan.settings, *arm.settings, *given)
+        config = _config(plan.recipe, arm, seed, settings)
+        missing = tuple(path for path in arm.needs if _value(config, path) is None and any(problems(config)))
+        if not missing:
+            validate(config)
+        folder = out / _folder_name(plan, arm, seed, config, given)
+        yield SweepRun(plan, name, seed, config, settings, folder, missing, overrides)
+
+
+def _belongs(setting: str, arm: Arm, plan: Plan) -> bool:
+    """A setting that some arms need is theirs alone: for the others it would make another run of the same thing."""
+    path = setting.partition("=")[0].strip()
+    needed = any(path in other.needs for other in plan.arms.values())
+    return path in arm.needs or not needed
+
+
+def _config(recipe: str, arm: Arm, seed: int | None, settings: Sequence[str]) -> Config:
+    """What `pivot train --recipe R --method M --seed S --set ...` resolves to."""
+    for setting in settings:
+        path = setting.partition("=")[0].strip()
+        if path in ("method", "train.seed"):
+            raise UserError(
+                f"{setting} cannot be a setting of a plan: an arm names its method, `seeds` its seeds."
+            )
+    config = recipes.get(recipe)
+    if seed is not None:
+        config = overlay(config, {"method": arm.method, "train": {"seed": seed}})
+    return apply_settings(config, settings)
+
+
+def _value(config: Config, path: str) -> Any:
+    found = {info.path: info.value for info in all_fields(config)}
+    if path not in found:
+        raise UserError(
+            f"an arm needs {path!r}, which is no setting; `pivot train --help-config` lists them."
+        )
+    return found[path]
+
+
+def _folder_name(plan: Plan, arm: Arm, seed: int | None, config: Config, given: Sequence[str]) -> str:
+    """Readable, and different whenever a number could be: `pivot-kind-grey-seed-0-1f0c99ab`.
+
+    The arm's name is no part of it, so that plans which share a folder share their runs.
+    """
+    if seed is None:
+        told = hashlib.sha256(config.model.path.encode()).hexdigest()[:8]
+        return f"base-{_slug(Path(config.model.path).name)}-{told}"
+    words = [arm.method]
+    for i, setting in enumerate(arm.settings):
+        without = (*plan.settings, *arm.settings[:i], *arm.settings[i + 1 :], *given)
+        if _config(plan.recipe, arm, seed, without) != config:
+            words.append(setting.partition("=")[0].rpartition(".")[2] + "-" + setting.partition("=")[2])
+    return f"{_slug('-'.join(words))}-seed-{seed}-{digest(config, plan.engine)}"
+
+
+def digest(config: Config, engine: Engine) -> str:
+    """Of all that determines a run: the resolved configuration and which engine it runs on."""
+    told: dict[str, Any] = {key: value for key, value in to_dict(config).items() if key not in NO_NUMBERS}
+    told["method"] = {key: value for key, value in told["method"].items() if key != "summary"}
+    text = json.dumps(told | {"engine": engine.name}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-")

@@ -1,0 +1,31 @@
+"""A sweep that runs its commands within the test's own process, and the modules beside it on the path."""
+
+import contextlib
+import io
+import sys
+from pathlib import Path
+
+import pytest
+
+from pivot.cli import main
+from pivot.sweep import schedule
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+
+@pytest.fixture
+def commands(monkeypatch):
+    """Run a sweep's commands here instead of in processes of their own; returns the list of those that ran."""
+    ran: list[list[str]] = []
+
+    def execute(words: list[str], log: Path) -> int:
+        ran.append(words)
+        log.parent.mkdir(parents=True, exist_ok=True)
+        output = io.StringIO()
+        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
+            code = main(words)
+        log.write_text(output.getvalue())
+        return code
+
+    monkeypatch.setattr(schedule, "execute_in_process", execute)
+    return ran

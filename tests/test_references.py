@@ -21,12 +21,12 @@ SECTION = re.compile(r"\bSec(?:tion|\.)\s+(\d+(?:\.\d+)*)")
 EQUATIONS = re.compile(r"\bEqs?\.\s?((?:\d+(?:[-–]\d+)?(?:, | and )?)+)")
 
 SUBJECTS = {
-    "C.1": r"601|data set|benchmark",
+    "C.1": r"601|data set|benchmark|training problems|ViRL39K",
     "C.2": r"patches|black|format|template|warm|solved|\bW\b|gamma|lambda|replay|N_off|batch",
     "D.1": r"intervention|pixel|image",
     "D.2": r"token",
     "D.3": r"attention",
-    "D.4": r"overhead",
+    "D.4": r"overhead|step times|seconds|s/step|GPU",
 }
 """Appendix -> what a line that cites it is about."""
 

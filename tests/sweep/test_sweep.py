@@ -121,6 +121,12 @@ def test_the_table_is_the_mean_over_seeds_beside_the_papers_numbers(plan_file, t
     write_scores(dapo, {"tiny-test": 0.2, "tiny-ood": 0.6})
     write_scores(pivot, {"tiny-test": 0.4, "tiny-ood": 0.6})
     write_scores(other_pivot, {"tiny-test": 0.5, "tiny-ood": 0.8})
+    kept = ((pivot, 32, 30), (other_pivot, 32, 24))
+    for run, *numbers in kept:
+        steps = [
+            {"step": i, "rollout/groups_kept": n, "rollout/groups_wanted": 32} for i, n in enumerate(numbers)
+        ]
+        (run.folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in steps))
     assert main(["sweep", str(plan_file), "--table", "--out", str(tmp_path / "out")]) == 0
     shown = capsys.readouterr().out
     rows = rows_of(tmp_path / "out" / "results" / "toy" / "toy.csv")
@@ -138,6 +144,8 @@ def test_the_table_is_the_mean_over_seeds_beside_the_papers_numbers(plan_file, t
     assert float(rows["Base"]["Δ, %"]) == pytest.approx(-50)
     assert rows["DAPO"]["Δ, %"] == ""
     assert [rows[name]["Seeds"] for name in ("Base", "DAPO", "PIVOT")] == ["", "1 of 2", "2"]
+    assert rows["Base"]["Groups, %"] == "", "nothing was trained"
+    assert float(rows["PIVOT"]["Groups, %"]) == pytest.approx((100 * 62 / 64 + 100 * 56 / 64) / 2)
     # Over seeds: 40 and 50; 60 and 80; averages 50 and 65.
     assert float(rows["PIVOT"]["tiny-test std"]) == pytest.approx(50**0.5)
     assert float(rows["PIVOT"]["Avg. std"]) == pytest.approx(112.5**0.5)

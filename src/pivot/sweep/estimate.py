@@ -14,7 +14,7 @@ from pivot.evaluate.sets import PROCEDURAL, PROCEDURAL_SIZE
 from pivot.method import Method
 
 DAPO_SECONDS, VPPO_SECONDS, PIVOT_SECONDS = 698.8, 830.4, 860.8
-"""Per step of Qwen2.5-VL-7B on Geometry3K (App. D.4)."""
+"""Seconds per step of Qwen2.5-VL-7B on Geometry3K (App. D.4)."""
 ANCHOR_GPUS = 4
 """A100 with 80 GB."""
 ANCHOR_MODEL = "Qwen/Qwen2.5-VL-7B-Instruct"

@@ -48,11 +48,12 @@ def render(plan: Plan, runs: Sequence[SweepRun]) -> tuple[str, Path]:
 
 
 def accuracy_table(plan: Plan, runs: Sequence[SweepRun]) -> Table:
-    """A row per arm: accuracy on each benchmark, their mean, its gain over the baseline, and the seeds behind it."""
+    """A row per arm: accuracy on each benchmark, their mean, its gain over the baseline, the seeds behind it, and how
+    many of the groups that steps asked for they trained on."""
     scores = {arm: ArmScores.read([run for run in runs if run.arm == arm]) for arm in plan.arms}
     columns = [Column(HEADINGS.get(name, name)) for name in plan.sets] + [Column("Avg.")]
     columns += [Column("Δ, %", best=None, form="+.2f")] if plan.baseline else []
-    columns.append(Column("Seeds", best=None))
+    columns += [Column("Seeds", best=None), Column("Groups, %", best=None, form=".1f")]
     base = mean(scores[plan.baseline].averages(plan.sets)) if plan.baseline in scores else None
     rows = []
     for arm, found in scores.items():
@@ -61,7 +62,7 @@ def accuracy_table(plan: Plan, runs: Sequence[SweepRun]) -> Table:
         values.append(mean(averages))
         if plan.baseline:
             values.append(None if arm == plan.baseline else _gain(mean(averages), base))
-        values.append(None if is_base else found.seeds(plan.sets))
+        values += [None if is_base else found.seeds(plan.sets), mean(found.full)]
         spreads = [spread(found.values(name)) for name in plan.sets] + [spread(averages)]
         spreads += [None] * (len(columns) - len(spreads))
         rows.append(Row(arm, tuple(values), tuple(spreads), ranked=not is_base))

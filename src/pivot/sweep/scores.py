@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from pivot.records import read_rows
 from pivot.sweep.runs import SweepRun
 
 
@@ -22,12 +23,19 @@ def accuracies(run: SweepRun) -> dict[str, float]:
 
 
 def _counts(entry: dict[str, Any], run: SweepRun) -> bool:
-    """The run's own before/after table has no settings, and does not count."""
+    """Only an evaluation of the last checkpoint by `pivot eval`, made as the plan asks."""
     made = entry.get("settings")
     if made is None or entry["blank"] or (entry["when"], entry["samples"]) != (run.when, run.plan.samples):
         return False
     asked = {name: value for name, value in run.eval_settings().items() if value is not None}
     return entry.get("limit") == run.plan.limit and all(made.get(name) == v for name, v in asked.items())
+
+
+def fullness(run: SweepRun) -> float | None:
+    """Groups that the run's steps trained on, of those they asked for, in per cent; None before the first step."""
+    rows = read_rows(run.folder / "metrics.jsonl") if run.seed is not None else []
+    wanted = sum(row.get("rollout/groups_wanted", 0) for row in rows)
+    return 100 * sum(row.get("rollout/groups_kept", 0) for row in rows) / wanted if wanted else None
 
 
 def unmeasured(run: SweepRun) -> list[str]:
@@ -42,11 +50,14 @@ class ArmScores:
 
     runs: list[dict[str, float]]
     planned: int
+    full: list[float]
+    """Of each trained run, how full its steps were, in per cent."""
 
     @classmethod
     def read(cls, runs: Sequence[SweepRun]) -> ArmScores:
         percent = [{name: 100 * share for name, share in accuracies(run).items()} for run in runs]
-        return cls(percent, len(runs))
+        full = [share for share in map(fullness, runs) if share is not None]
+        return cls(percent, len(runs), full)
 
     def values(self, benchmark: str) -> list[float]:
         return [run[benchmark] for run in self.runs if benchmark in run]

@@ -8,12 +8,9 @@ from types import TracebackType
 from pivot.types import Reward
 
 from .box import MAX_BOX_CHARS, Box, follows_template, last_box, very_last_box
-from .check import MAX_ANSWER_CHARS, check_answer
+from .check import MAX_ANSWER_CHARS, judge
 from .pool import Job, WorkerPool
 from .reason import Reason
-
-MAX_LIBRARY_CHARS = 400
-"""A longer text that is not literally right is not worth a library's second."""
 
 Settled = tuple[Box | None, Reason | Job]
 """The box that is graded, and the outcome or the job that will have it."""
@@ -73,14 +70,11 @@ def _settle_by_pivot(response: str, answer: str) -> Settled:
         return box, Reason.NO_BOX
     if len(box.content) > MAX_BOX_CHARS:
         return box, Reason.TOO_LONG
-    reason = check_answer(box.content, answer)
-    if reason is not None:
-        return box, reason
-    if len(box.content) > MAX_LIBRARY_CHARS:
-        return box, Reason.UNPARSABLE
-    if len(answer) > MAX_LIBRARY_CHARS:
-        return box, Reason.WRONG
-    return box, Job(box.content, answer)
+    verdict = judge(box.content, answer)
+    if verdict.reason is not None:
+        return box, verdict.reason
+    assert verdict.question is not None
+    return box, Job(*verdict.question)
 
 
 def _settle_by_mathruler(response: str, answer: str) -> Settled:

@@ -14,7 +14,6 @@ when their input does. Neither imports torch, and the trainer itself is never fo
 from __future__ import annotations
 
 import json
-import logging
 import os
 import resource
 import signal
@@ -61,22 +60,9 @@ def main() -> None:
 
 
 def _math_verify() -> Agree:
-    """math-verify, without its own time limits (signals and threads): the alarm is better."""
-    from math_verify import LatexExtractionConfig, parse, verify
+    from .symbolic import load
 
-    logging.getLogger("math_verify").setLevel(logging.ERROR)  # It warns that its limits are off.
-
-    # The whole text or nothing: by default the last number in a text that cannot be parsed would be its value.
-    whole = [LatexExtractionConfig()]
-
-    def agree(given: str, answer: str) -> bool:
-        # 0 turns its own limits off.
-        truth, answered = (
-            parse(f"${text.replace('$', '')}$", whole, parsing_timeout=0) for text in (answer, given)
-        )
-        return verify(truth, answered, timeout_seconds=0)
-
-    return agree
+    return load()
 
 
 def _mathruler() -> Agree:

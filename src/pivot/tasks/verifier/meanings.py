@@ -205,14 +205,16 @@ def agree(given: Reading, truth: Reading) -> bool | None:
         return _choices_agree(given, truth)
     if given.prefix and given.prefix == truth.words:
         return True
-    if given.meanings and truth.meanings:
-        first, other = given.meanings[0], truth.meanings[0]
-        if isinstance(first, Clock) and isinstance(other, Clock):
-            return first.agrees(other)
+    return _meanings_agree(given.meanings, truth.meanings)
+
+
+def _meanings_agree(given: tuple[Meaning, ...], truth: tuple[Meaning, ...]) -> bool | None:
+    if given and truth and isinstance(given[0], Clock) and isinstance(truth[0], Clock):
+        return given[0].agrees(truth[0])  # 3:30 is not 1:10, though the ratios are equal.
     unknown = False
-    for first in given.meanings:
-        for other in truth.meanings:
-            verdict = first.agrees(other)
+    for one in given:
+        for other in truth:
+            verdict = one.agrees(other)
             if verdict:
                 return True
             unknown = unknown or verdict is None
@@ -227,14 +229,9 @@ def _choices_agree(given: Reading, truth: Reading) -> bool | None:
         bodies = given.choice.body, truth.choice.body
         return not (bodies[0] and bodies[1]) or agree(bodies[0], bodies[1]) is True
     if given.choice:
-        return agree(given.choice.body, truth) if given.choice.body else _letters_agree(given, truth)
+        return agree(given.choice.body, truth) if given.choice.body else _meanings_agree(given.meanings, truth.meanings)
     assert truth.choice is not None
-    return agree(given, truth.choice.body) if truth.choice.body else _letters_agree(given, truth)
-
-
-def _letters_agree(given: Reading, truth: Reading) -> bool:
-    """A single letter against something that is no option: `x` and `1x`."""
-    return any(one.agrees(other) is True for one in given.meanings for other in truth.meanings)
+    return agree(given, truth.choice.body) if truth.choice.body else _meanings_agree(given.meanings, truth.meanings)
 
 
 def _match(given: AnySequence[Reading], truth: AnySequence[Reading]) -> bool:

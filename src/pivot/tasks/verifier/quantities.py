@@ -102,27 +102,31 @@ def _equality(parts: list[str], signs: list[str]) -> Quantity | None:
     last = read_quantity(values[-1])
     if len(values) == 1:
         return None if last is None or name is None else _named(last, name)
-    quantities = [_plain(value) for value in values]
-    if last is None or any(one is None or one.letters for one in quantities):
+    measured = [split_unit(digits_for_words(value)) for value in values]
+    sides = [_plain(one) for one in measured]
+    exact = sides[0]
+    if exact is None or last is None or len({one.unit for one in measured if one.unit}) > 1:
         return None
-    exact = quantities[0]
-    assert exact is not None
-    for value, text, sign in zip(quantities[1:], values[1:], signs[1:], strict=True):
-        assert value is not None
-        if value != exact and not (sign == "≈" and _is_rounding(exact, value, split_unit(text).text)):
+    for value, one, sign in zip(sides[1:], measured[1:], signs[1:], strict=True):
+        if value is None or value != exact and not (sign == "≈" and _is_rounding(exact, value, one.text)):
             return None
-    return Quantity(exact, values[0], last.unit, name or "", last.tied)
+    share = Exact.rational(100) if last.unit == PERCENT else Exact.rational(1)
+    return Quantity(exact * share, values[0], last.unit, name or "", last.tied)
 
 
 def _named(quantity: Quantity, name: str) -> Quantity:
     return Quantity(quantity.value, quantity.source, quantity.unit, name, quantity.tied)
 
 
-def _plain(text: str) -> Exact | None:
+def _plain(measured: Measured) -> Exact | None:
+    """The number, as a share where it is a percentage; None where there are letters in it."""
     try:
-        return evaluate(split_unit(digits_for_words(text)).text)
+        value = evaluate(measured.text)
     except (Unreadable, OutOfBounds):
         return None
+    if value.letters:
+        return None
+    return value / Exact.rational(100) if measured.unit == PERCENT else value
 
 
 def _is_rounding(exact: Exact, rounded: Exact, text: str) -> bool:

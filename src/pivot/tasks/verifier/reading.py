@@ -55,6 +55,7 @@ def _read(text: str) -> Reading:
     announced = _ANNOUNCED.match(text)
     if announced and announced.end() < len(text):
         text = text[announced.end() :].strip()
+    text = text.removeprefix("=").removeprefix("≈").lstrip()
     if not text:
         return Reading("", readable=False)
     single = _SINGLE.fullmatch(text)

@@ -51,6 +51,8 @@ def is_symbolic(text: str) -> bool:
     if not text or len(text) > MAX_CHARS or not _are_functions_or_products(text):
         return False
     place, before, depth = 0, "", 0
+    if "{}" in text or "()" in text or text[-1] in "-+*/^":
+        return False
     while place < len(text):
         found = _TOKEN.match(text, place)
         if found is None or found.lastgroup is None:

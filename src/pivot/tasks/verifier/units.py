@@ -104,6 +104,13 @@ _NAMES |= {unit.lower(): unit for unit in ("cm", "mm", "km", "kg", "mph", "kph",
 _COMPOUND = {"mph": (("h", -1), ("mi", 1)), "kph": (("h", -1), ("km", 1))}
 _POWER_WORDS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3, "平方": 2, "立方": 3, "squared": 2, "cubed": 3}
 
+_PHRASES = {
+    "nautical miles": "海里",
+    "nautical mile": "海里",
+    "degrees Celsius": "°C",
+    "degrees Fahrenheit": "°F",
+}
+
 _TOKEN = r"(?:°[CFT]?|[^\W\d_π]+\.?)(?:\^\{?-?[0-9]\}?)?"
 _TAIL = re.compile(rf"(?:(?<=[0-9)}}π.])|(?<=[0-9)}}π.] )|(?<=°))({_TOKEN}(?:(?: ?[/*] ?| |-){_TOKEN}){{0,5}})$")
 _PIECE = re.compile(r"(°[CFT]?|[^\W\d_]+)\.?(?:\^\{?(-?[0-9])\}?)?|([/*])")
@@ -159,7 +166,8 @@ def _parse(tail: str) -> Unit | None:
     """`kg m/s^2`, `square feet`, `miles per hour`, `cm squared`; None where a word is not known."""
     total: dict[str, int] = {}
     sign, pending, last = 1, 1, ""
-    tail = tail.replace("nautical miles", "海里").replace("nautical mile", "海里")
+    for spelling, short in _PHRASES.items():
+        tail = tail.replace(spelling, short)
     for word, power, mark in _PIECE.findall(_CHINESE_POWER.sub(r"\1 ", tail)):
         if mark or word == "per":
             sign = -1 if mark != "*" else sign
@@ -177,5 +185,7 @@ def _parse(tail: str) -> Unit | None:
         for part, exponent in _COMPOUND.get(base, ((base, 1),)):
             total[part] = total.get(part, 0) + sign * exponent * pending * int(power or 1)
         last, pending = base, 1
+    if not total or pending != 1 or tail.endswith("per"):
+        return None
     total.pop("", None)
     return tuple(sorted((base, power) for base, power in total.items() if power))

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
-PARQUET = "geometry3k/train we_math/testmini logicvista/test mathverse/testmini mmk12/test mathvista/testmini mmmu_pro/test"
+PARQUET = "we_math/testmini logicvista/test mathverse/testmini mmk12/test mathvista/testmini mmmu_pro/test"
 _UNIT = re.compile(r"\s*(?:°|\^\\circ ?T?|cm/s|cm[²³]|海里|mm/mm|cm|degrees)$")
 
 
@@ -23,7 +23,9 @@ def real_answers() -> list[str]:
     found = {json.loads(line)["answer"] for line in lines}
     for name in PARQUET.split():
         table = pq.read_table(DATA / f"{name}.parquet")
-        columns = {column: table.column(column).to_pylist() for column in table.column_names if "image" not in column}
+        columns = {
+            column: table.column(column).to_pylist() for column in table.column_names if "image" not in column
+        }
         found |= {str(answer) for answer in columns["answer"] if answer}
         found |= {option.strip() for row in columns.get("option", []) for option in row.split(";")}
         found |= {option for row in columns.get("choices", []) if row for option in row}
@@ -64,11 +66,19 @@ def naive_number(text: str) -> float | None:
     """Python's own arithmetic on text that holds nothing but digits, signs, roots and pi."""
     text = _UNIT.sub("", text.strip()).removesuffix("%").replace("\\dfrac", "\\frac").replace("\\number", "")
     text = re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", text)
-    text = text.replace(" ", "").replace("\\pi", "π").replace("\\sqrt", "√").replace("^", "**").replace("\\times", "*")
+    text = (
+        text.replace(" ", "")
+        .replace("\\pi", "π")
+        .replace("\\sqrt", "√")
+        .replace("^", "**")
+        .replace("\\times", "*")
+    )
     text = re.sub(r"√(?:\{\{(\d+)\}\}|\{(\d+)\}|(\d+))", r"(\1\2\3)**.5", text)
     text = re.sub(r"\\frac\{([^{}]*)\}\{([^{}]*)\}", r"((\1)/(\2))", text).replace("π", f"({math.pi})")
     text = re.sub(r"(?<=[\d)])\(", "*(", text)
-    if not re.fullmatch(r"[-\d.+*/()]{1,60}", text) or re.search(r"\d{16}|\*\*\(*\d\d\d|\*\*.*\*\*.*\*\*", text):
+    if not re.fullmatch(r"[-\d.+*/()]{1,60}", text) or re.search(
+        r"\d{16}|\*\*\(*\d\d\d|\*\*.*\*\*.*\*\*", text
+    ):
         return None
     try:
         return float(f"{float(eval(text, {'__builtins__': {}})):.9g}")
@@ -84,11 +94,15 @@ def conflict(one: str, other: str, box: str = "") -> bool:
     first, second = facets(one), facets(other)
     if not first.isdisjoint(second):
         return False
-    if re.match(r"(?:\\text\{)?\(?[A-Z]\)?\s*[.):]|(?:\\text\{)?\([A-Z]\)", box) and _is_letter(one) != _is_letter(other):
+    if re.match(r"(?:\\text\{)?\(?[A-Z]\)?\s*[.):]|(?:\\text\{)?\([A-Z]\)", box) and _is_letter(
+        one
+    ) != _is_letter(other):
         return False
     if "%" in box:
         shares = {value for kind, value in first if kind == "value"}
-        return not any(_share(a) == b or a == _share(b) for a in shares for kind, b in second if kind == "value")
+        return not any(
+            _share(a) == b or a == _share(b) for a in shares for kind, b in second if kind == "value"
+        )
     return True
 
 

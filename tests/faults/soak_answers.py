@@ -21,8 +21,9 @@ SECONDS = float(os.environ.get("SOAK_SEARCH_SECONDS", "3600"))
 ASKED = 2
 """Of the truths about which only the library can say, this many are asked for a box."""
 
-UNITS = ["cm", "m", "cm^2", "°", "^\\circ", "%", "\\%", " degrees", " apples", " m/s", " km/h", "\\text{ cm}", "海里", " s",
-         " dozen", " halves", " squared", " hundred", " tension", " am", " pm", "°C", " foo", "!", "'", "m", "x"]  # fmt: skip
+UNITS = ["cm", "m", "cm^2", "°", "^\\circ", "%", "\\%", " degrees", " apples", " m/s", " km/h", "\\text{ cm}", "海里",
+         " s", " dozen", " halves", " squared", " hundred", " tension", " am", " pm", "°C", " foo", "!", "'", "m",
+         "x"]  # fmt: skip
 NAMES = ["x", "y", "AB", "CD", "\\angle A", "\\theta", "\\text{Area}", "A", "P", "2x", "-x", "not"]
 FORMS = ["{a}", "-{a}", "{a}{u}", "{a}/{b}", "\\frac{{{a}}}{{{b}}}", "{a}-{b}", "{a} to {b}", "{a}:{b}", "({a},{b})",
          "[{a},{b}]", "{a}, {b}", "{a};{b}", "(1) {a} (2) {b}", "(1){a}(2){b}", "{a} ({b})", "({a})({b})", "{a} {b}",
@@ -37,7 +38,12 @@ FORMS = ["{a}", "-{a}", "{a}{u}", "{a}/{b}", "\\frac{{{a}}}{{{b}}}", "{a}-{b}", 
 
 def grammar(draw: random.Random, numbers: list[str], words: list[str]) -> str:
     pick = {name: draw.choice(numbers) for name in "abc"}
-    pick |= {"u": draw.choice(UNITS), "u2": draw.choice(UNITS), "n": draw.choice(NAMES), "w": draw.choice(words)}
+    pick |= {
+        "u": draw.choice(UNITS),
+        "u2": draw.choice(UNITS),
+        "n": draw.choice(NAMES),
+        "w": draw.choice(words),
+    }
     pick |= {"l": draw.choice("ABCDE"), "l2": draw.choice("ABCDE")}
     if draw.random() < 0.2:
         pick["a"] = draw.choice(FORMS).format(**pick)
@@ -86,7 +92,10 @@ def test_no_box_is_right_for_two_different_truths() -> None:
             accepted += len(right)
             found += [(box, right[0], other) for other in right[1:] if conflict(right[0], other, box)]
             found += [(box, answer) for answer in right if not _equal_where_known(box, answer)]
-    print(f"\nsoak search: {boxes} boxes against {len(answers)} truths in {SECONDS:g} s, {accepted} accepted, {asked} asked")
+    print(
+        f"\nsoak search: {boxes} boxes against {len(answers)} truths in {SECONDS:g} s, {accepted} accepted, "
+        f"{asked} asked"
+    )
     for hole in found:
         print("  ", hole)
     assert not found

@@ -164,10 +164,16 @@ class Items:
         if self.brackets and truth.brackets:
             return self.brackets == truth.brackets
         # Two numbers in square brackets are more likely an interval than a list.
-        return len(self.items) > 2 or "[]" not in (self.brackets, truth.brackets) or self.brackets == truth.brackets
+        return (
+            len(self.items) > 2
+            or "[]" not in (self.brackets, truth.brackets)
+            or self.brackets == truth.brackets
+        )
 
     def _is_named(self) -> bool:
-        return all(any(isinstance(m, Quantity | Items) and m.name for m in item.meanings) for item in self.items)
+        return all(
+            any(isinstance(m, Quantity | Items) and m.name for m in item.meanings) for item in self.items
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,9 +235,17 @@ def _choices_agree(given: Reading, truth: Reading) -> bool | None:
         bodies = given.choice.body, truth.choice.body
         return not (bodies[0] and bodies[1]) or agree(bodies[0], bodies[1]) is True
     if given.choice:
-        return agree(given.choice.body, truth) if given.choice.body else _meanings_agree(given.meanings, truth.meanings)
+        return (
+            agree(given.choice.body, truth)
+            if given.choice.body
+            else _meanings_agree(given.meanings, truth.meanings)
+        )
     assert truth.choice is not None
-    return agree(given, truth.choice.body) if truth.choice.body else _meanings_agree(given.meanings, truth.meanings)
+    return (
+        agree(given, truth.choice.body)
+        if truth.choice.body
+        else _meanings_agree(given.meanings, truth.meanings)
+    )
 
 
 def _match(given: AnySequence[Reading], truth: AnySequence[Reading]) -> bool:

@@ -10,16 +10,17 @@ _SYMBOL = re.compile(
     r"(?:_ ?(?:\{[∠△]? ?[A-Za-z0-9]{1,6}\}|[A-Za-z0-9]))?'{0,3}(?:\([A-Za-z0-9α-ω,+ -]{1,12}\))?"
 )
 _RATIO = re.compile(r"([A-Z]{1,3}) ?([:/]) ?([A-Z]{1,3})")
-_WORDS = frozenset(
-    (
-        "angle arc area average base chord circumference coordinates cost count degree diameter difference distance edge "
-        "height hypotenuse length measure mass maximum mean median minimum mode number percentage perimeter point "
-        "price probability product quotient radius range ratio side slope speed sum surface time triangle volume "
-        "weight width of the a an total lateral major minor shaded region circle rectangle square sector cylinder cone "
-        "sphere segment line"
-    ).split()
+_QUANTITY_WORDS = (
+    "angle arc area average base chord circumference coordinates cost count degree diameter difference "
+    "distance edge height hypotenuse length measure mass maximum mean median minimum mode number percentage "
+    "perimeter point price probability product quotient radius range ratio side slope speed sum surface time "
+    "triangle volume weight width of the a an total lateral major minor shaded region circle rectangle square "
+    "sector cylinder cone sphere segment line"
 )
-_EMPTY_WORDS = frozenset(("answer", "value", "result", "the answer", "final answer", "the value", "the result"))
+_WORDS = frozenset(_QUANTITY_WORDS.split())
+_EMPTY_WORDS = frozenset(
+    ("answer", "value", "result", "the answer", "final answer", "the value", "the result")
+)
 _WORD = re.compile(r"[A-Za-z]+")
 _ARTICLES = frozenset(("the", "a", "an", "of"))
 MAX_CHARS = 48
@@ -40,15 +41,19 @@ def read_name(text: str) -> str | None:
         return ""
     words = text.split(" ")
     if len(words) <= 6 and all(_is_word(word) for word in words):
-        return " ".join(word if word.isupper() else word.lower() for word in words if word.lower() not in _ARTICLES)
+        return " ".join(
+            word if word.isupper() else word.lower() for word in words if word.lower() not in _ARTICLES
+        )
     return None
 
 
 def names_agree(given: str, truth: str) -> bool:
-    """A name may be missing; `∠B` may be `∠ABC`."""
+    """A name may be missing; `∠B` may be `∠ABC`, and `y` is `f(x)`."""
     if not given or not truth or given == truth:
         return True
     short, long = sorted((given, truth), key=len)
+    if (short, long) == ("y", "f(x)"):
+        return True
     return len(short) == 2 and len(long) == 4 and short[0] == long[0] == "∠" and long[2] == short[1]
 
 

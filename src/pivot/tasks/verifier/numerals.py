@@ -10,16 +10,15 @@ import re
 _ONES = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
     "seventeen eighteen nineteen"
-).split()
-_TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
-_SMALL = {word: number for number, word in enumerate(_ONES)} | {
-    word: 10 * number for number, word in enumerate(_TENS, 2)
+)
+_TENS = "twenty thirty forty fifty sixty seventy eighty ninety"
+_ORDINALS = "third fourth fifth sixth seventh eighth ninth tenth"
+_SMALL = {word: number for number, word in enumerate(_ONES.split())} | {
+    word: 10 * number for number, word in enumerate(_TENS.split(), 2)
 }
 _SIZES = {"hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 _PARTS = {"half": 2, "halves": 2, "quarter": 4, "quarters": 4} | {
-    f"{word}{plural}": number
-    for number, word in enumerate("third fourth fifth sixth seventh eighth ninth tenth".split(), 3)
-    for plural in ("", "s")
+    f"{word}{plural}": number for number, word in enumerate(_ORDINALS.split(), 3) for plural in ("", "s")
 }
 _PARTS |= {"hundredth": 100, "hundredths": 100, "thousandth": 1000, "thousandths": 1000}
 _AFTER = (
@@ -68,6 +67,8 @@ def _spelled_at_start(text: str) -> str:
             break
         words.append(found.group(1).lower())
         place = found.end()
+    if signed and not words and rest[:1].isdigit():
+        return sign + rest
     number = _value(words)
     return text if number is None else f"{sign}{number} {rest[place:]}".strip()
 

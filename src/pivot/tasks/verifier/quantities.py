@@ -108,7 +108,7 @@ def _equality(parts: list[str], signs: list[str]) -> Quantity | None:
     if exact is None or last is None or len({one.unit for one in measured if one.unit}) > 1:
         return None
     for value, one, sign in zip(sides[1:], measured[1:], signs[1:], strict=True):
-        if value is None or value != exact and not (sign == "≈" and _is_rounding(exact, value, one.text)):
+        if value is None or (value != exact and not (sign == "≈" and _is_rounding(exact, value, one.text))):
             return None
     share = Exact.rational(100) if last.unit == PERCENT else Exact.rational(1)
     return Quantity(exact * share, values[0], last.unit, name or "", last.tied)

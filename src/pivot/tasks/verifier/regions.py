@@ -23,7 +23,9 @@ _RELATION = re.compile(r"[<>≤≥≠]")
 
 def read_region(text: str) -> Region | None:
     """The set that a unified text describes, or None where it is none; `(1,2)` is one, though also a point."""
-    if len(text) > MAX_CHARS or not (text[:1] in "([" or _REALS.fullmatch(text) or not _SIGNS.isdisjoint(text)):
+    if len(text) > MAX_CHARS or not (
+        text[:1] in "([" or _REALS.fullmatch(text) or not _SIGNS.isdisjoint(text)
+    ):
         return None
     letter = ""
     builder, member = _BUILDER.fullmatch(text), _MEMBER.match(text)
@@ -195,7 +197,11 @@ def _disjoint(intervals: list[Interval]) -> tuple[Interval, ...]:
         last = joined[-1]
         touches = last[2] is not None and low == last[2] and (low_closed or last[3])
         if last[2] is None or low is None or _less(low, last[2]) or touches:
-            keep = last[2:] if not _ends_first(last, (low, low_closed, high, high_closed)) else (high, high_closed)
+            keep = (
+                last[2:]
+                if not _ends_first(last, (low, low_closed, high, high_closed))
+                else (high, high_closed)
+            )
             if last[2] is not None and last[2] == high:
                 keep = (high, high_closed or last[3])
             joined[-1] = (last[0], last[1], *keep)

@@ -60,7 +60,7 @@ def _plus_and_minus(text: str) -> Sequence | None:
     before, after = text.split("±")
     if not before.rstrip() or before.rstrip().endswith("="):
         return Sequence((f"{before}{after}", f"{before}-({after})"), unordered=True)
-    return Sequence((f"{before}+{after}", f"{before}-{after}"), unordered=True)
+    return Sequence((f"{before}+({after})", f"{before}-({after})"), unordered=True)
 
 
 def _numbered(text: str) -> Sequence | None:

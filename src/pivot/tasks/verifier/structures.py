@@ -11,11 +11,13 @@ from .names import read_name
 from .quantities import read_quantity
 
 _CLOCK = re.compile(
-    r"(?:at )?([0-9]{1,2})(?::([0-5][0-9]))?(?::([0-5][0-9]))? ?([ap]\.? ?m\b\.?)?(?: o'clock)?", re.IGNORECASE
+    r"(?:at )?([0-9]{1,2})(?::([0-5][0-9]))?(?::([0-5][0-9]))? ?([ap]\.? ?m\b\.?)?(?: o'clock)?",
+    re.IGNORECASE,
 )
 _SLASH_DATE = re.compile(r"([0-9]{1,2})([/.-])([0-9]{1,2})\2([0-9]{4})")
 _ISO_DATE = re.compile(r"([0-9]{4})([/.-])([0-9]{1,2})\2([0-9]{1,2})")
-_MONTHS = "january february march april may june july august september october november december".split()
+_MONTH_NAMES = "january february march april may june july august september october november december"
+_MONTHS = _MONTH_NAMES.split()
 _MONTH = "|".join(sorted((*_MONTHS, *(month[:3] for month in _MONTHS), "sept"), key=len, reverse=True))
 _MONTH_FIRST = re.compile(rf"({_MONTH})\.? ([0-9]{{1,2}})(?:st|nd|rd|th)?(?:,? ([0-9]{{4}}))?", re.IGNORECASE)
 _DAY_FIRST = re.compile(

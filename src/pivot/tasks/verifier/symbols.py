@@ -14,16 +14,8 @@ from .meanings import Quantity
 
 FUNCTIONS = ("arcsin", "arccos", "arctan", "sinh", "cosh", "tanh", "sin", "cos", "tan", "cot", "sec", "csc",
              "log", "ln", "lg", "exp")  # fmt: skip
-_GREEK = dict(
-    zip(
-        "αβγδθλμρστωπφ",
-        (
-            f"\\{name} "
-            for name in "alpha beta gamma delta theta lambda mu rho sigma tau omega pi phi".split()
-        ),
-        strict=True,
-    )
-)
+_GREEK_NAMES = "alpha beta gamma delta theta lambda mu rho sigma tau omega pi phi"
+_GREEK = {sign: f"\\{name} " for sign, name in zip("αβγδθλμρστωπφ", _GREEK_NAMES.split(), strict=True)}
 _TOKEN = re.compile(
     rf"\s*(?:(?P<number>[0-9]+(?:\.[0-9]+)?|\.[0-9]+)"
     rf"|(?P<function>\\?(?:{'|'.join(FUNCTIONS)})(?![A-Za-z])(?:_(?:\{{[0-9a-z.]{{1,6}}\}}|[0-9a-z]))?"
@@ -33,11 +25,13 @@ _TOKEN = re.compile(
 )
 _WORD = re.compile(r"(?<![A-Za-z\\])[A-Za-z]{2,}")
 _PRODUCT = re.compile(r"[a-z]{2,3}")
-_NO_PRODUCT = frozenset(
-    "am an as at be by cm do ft go he hr if in is it kg km lb me mg mi ml mm my no of oh ok on or oz pm so to up us we "
-    "yd and are but for had has her his how its not one out per set six sum ten the two use was way who why yes you all "
-    "any max min mod lim sup inf gcd lcm sgn arg det dim ker deg Hz sq cu nor max".split()
+_SHORT_WORDS = (
+    "am an as at be by cm do ft go he hr if in is it kg km lb me mg mi ml mm my no of oh ok on or oz pm so to "
+    "up us we yd th st nd rd bn and are but for had has her his how its not one out per set six sum ten the "
+    "two use was way who why yes you all any max min mod lim ppm mil sup inf gcd lcm sgn arg det dim ker deg "
+    "Hz sq cu nor"
 )
+_NO_PRODUCT = frozenset(_SHORT_WORDS.split())
 _DEGREES = re.compile(r"([0-9]+(?:\.[0-9]+)?|\.[0-9]+)°")
 _DECIMAL = re.compile(r"([0-9]*)\.([0-9]+)")
 _BARE_FUNCTION = re.compile(rf"(?<![A-Za-z\\])({'|'.join(FUNCTIONS)})(?![A-Za-z])")
@@ -64,7 +58,11 @@ def is_symbolic(text: str) -> bool:
             return False
         if text.startswith("!!", found.end() - 1):
             return False  # A double factorial is something else.
-        if kind == "open" and before in ("number", "close", "degree") and _holds_one_number(text, found.end()):
+        if (
+            kind == "open"
+            and before in ("number", "close", "degree")
+            and _holds_one_number(text, found.end())
+        ):
             return False
         depth += (kind == "open") - (kind == "close")
         if depth < 0:
@@ -117,5 +115,6 @@ def _holds_one_number(text: str, place: int) -> bool:
 def _are_functions_or_products(text: str) -> bool:
     """Each word is a function, or two or three letters that may be multiplied."""
     return all(
-        word in FUNCTIONS or (_PRODUCT.fullmatch(word) and word not in _NO_PRODUCT) for word in _WORD.findall(text)
+        word in FUNCTIONS or (_PRODUCT.fullmatch(word) and word not in _NO_PRODUCT)
+        for word in _WORD.findall(text)
     )

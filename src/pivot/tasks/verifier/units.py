@@ -64,15 +64,17 @@ _SPELLINGS = {
     "eV": "",
     "acre": "acres",
 }
-_COUNTED = (
-    "angle apple bag ball banana bead bird block book bottle box boy brick bus cake candy car card cat chair child choice "
-    "circle class coin cookie cow cube cup cupcake customer desk diagonal diamond digit dog dot edge egg element "
-    "employee face family fish flower friend game girl glass group guest house item kid kitten leg lemon letter line loop "
-    "marble member monkey mug object option orange outcome page parallelogram part path pattern peach "
-    "pear pen pencil pentagon hexagon octagon piece plane plant plate player point quadrilateral question rectangle "
-    "rose row room segment shape shirt shoe shop side solution sphere square star step sticker stone store student subset "
-    "symbol table teacher team term test ticket tile toy train tree triangle turn vertex video visitor way word worker"
-).split()
+_THINGS = (
+    "angle apple bag ball banana bead bird block book bottle box boy brick bus cake candy car card cat chair "
+    "child choice circle class coin cookie cow cube cup cupcake customer desk diagonal diamond digit dog dot "
+    "edge egg element employee face family fish flower friend game girl glass group guest house item kid "
+    "kitten leg lemon letter line loop marble member monkey mug object option orange outcome page "
+    "parallelogram part path pattern peach pear pen pencil pentagon hexagon octagon piece plane plant plate "
+    "player point quadrilateral question rectangle rose row room segment shape shirt shoe shop side solution "
+    "sphere square star step sticker stone store student subset symbol table teacher team term test ticket "
+    "tile toy train tree triangle turn vertex video visitor way word worker"
+)
+_COUNTED = _THINGS.split()
 """Things in the singular. No word may stand here that changes the number before it, like `dozen` or `pair`."""
 _IRREGULAR = {"people": "person", "persons": "person", "person": "person", "children": "child", "men": "man",
               "women": "woman", "vertices": "vertex", "boxes": "box", "axes": "axis", "axis": "axis",
@@ -100,7 +102,10 @@ _SYMBOLS = {
 }
 _NAMES = {spelling: unit for unit, spellings in _SPELLINGS.items() for spelling in spellings.split()}
 _NAMES |= {thing: thing for thing in _COUNTED} | {f"{thing}s": thing for thing in _COUNTED} | _IRREGULAR
-_NAMES |= {unit.lower(): unit for unit in ("cm", "mm", "km", "kg", "mph", "kph", "Hz", "Pa", "kPa", "eV", "rad", "min")}
+_NAMES |= {
+    unit.lower(): unit
+    for unit in ("cm", "mm", "km", "kg", "mph", "kph", "Hz", "Pa", "kPa", "eV", "rad", "min")
+}
 _COMPOUND = {"mph": (("h", -1), ("mi", 1)), "kph": (("h", -1), ("km", 1))}
 _POWER_WORDS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3, "平方": 2, "立方": 3, "squared": 2, "cubed": 3}
 
@@ -112,7 +117,9 @@ _PHRASES = {
 }
 
 _TOKEN = r"(?:°[CFT]?|[^\W\d_π]+\.?)(?:\^\{?-?[0-9]\}?)?"
-_TAIL = re.compile(rf"(?:(?<=[0-9)}}π.])|(?<=[0-9)}}π.] )|(?<=°))({_TOKEN}(?:(?: ?[/*] ?| |-){_TOKEN}){{0,5}})$")
+_TAIL = re.compile(
+    rf"(?:(?<=[0-9)}}π.])|(?<=[0-9)}}π.] )|(?<=°))({_TOKEN}(?:(?: ?[/*] ?| |-){_TOKEN}){{0,5}})$"
+)
 _PIECE = re.compile(r"(°[CFT]?|[^\W\d_]+)\.?(?:\^\{?(-?[0-9])\}?)?|([/*])")
 _CHINESE_POWER = re.compile("^(平方|立方)(?=.)")
 _CURRENCY = re.compile(r"^(-?) ?([＄€£¥₹]) ?(?=[-0-9.(])")

@@ -12,8 +12,8 @@ from .check import MAX_ANSWER_CHARS, judge
 from .pool import Job, WorkerPool
 from .reason import Reason
 
-Settled = tuple[Box | None, Reason | Job]
-"""The box that is graded, and the outcome or the job that will have it."""
+Settled = tuple[Box | None, Reason | Job, str]
+"""The box that is graded, the outcome or the job that will have it, and the path that decides."""
 
 
 class Verifier:
@@ -58,7 +58,7 @@ class Verifier:
         if len(responses) != len(answers):
             raise ValueError(f"{len(responses)} responses, but {len(answers)} answers")
         settled = list(map(self._settle, responses, answers))
-        jobs = [outcome for _, outcome in settled if isinstance(outcome, Job)]
+        jobs = [outcome for _, outcome, _ in settled if isinstance(outcome, Job)]
         if jobs:
             self.pool.run(jobs)
         return [_reward(response, *one) for response, one in zip(responses, settled, strict=True)]
@@ -67,25 +67,25 @@ class Verifier:
 def _settle_by_pivot(response: str, answer: str) -> Settled:
     box = last_box(response)
     if box is None:
-        return box, Reason.NO_BOX
+        return box, Reason.NO_BOX, "fast"
     if len(box.content) > MAX_BOX_CHARS:
-        return box, Reason.TOO_LONG
+        return box, Reason.TOO_LONG, "fast"
     verdict = judge(box.content, answer)
     if verdict.reason is not None:
-        return box, verdict.reason
+        return box, verdict.reason, verdict.path
     assert verdict.question is not None
-    return box, Job(*verdict.question)
+    return box, Job(*verdict.question), verdict.path
 
 
 def _settle_by_mathruler(response: str, answer: str) -> Settled:
     """PAPO's way: mathruler decides everything, and a response without a box is graded as the text `None`."""
     box = very_last_box(response)
     if box is not None and len(box.content) > MAX_BOX_CHARS:
-        return box, Reason.TOO_LONG
-    return box, Job("None" if box is None else box.content, answer[:MAX_ANSWER_CHARS])
+        return box, Reason.TOO_LONG, "fast"
+    return box, Job("None" if box is None else box.content, answer[:MAX_ANSWER_CHARS]), "library"
 
 
-def _reward(response: str, box: Box | None, outcome: Reason | Job) -> Reward:
+def _reward(response: str, box: Box | None, outcome: Reason | Job, path: str) -> Reward:
     reason = outcome.outcome if isinstance(outcome, Job) else outcome
     assert reason is not None
     if box is None and reason is not Reason.CORRECT:
@@ -95,6 +95,7 @@ def _reward(response: str, box: Box | None, outcome: Reason | Job) -> Reward:
         format=float(follows_template(response)),
         reason=reason,
         extracted=None if box is None or reason is Reason.TOO_LONG else box.content,
+        path=path,
     )
 
 

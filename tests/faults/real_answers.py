@@ -94,9 +94,8 @@ def conflict(one: str, other: str, box: str = "") -> bool:
     first, second = facets(one), facets(other)
     if not first.isdisjoint(second):
         return False
-    if re.match(r"(?:\\text\{)?\(?[A-Z]\)?\s*[.):]|(?:\\text\{)?\([A-Z]\)", box) and _is_letter(
-        one
-    ) != _is_letter(other):
+    labelled = re.match(r"[\s;]*(?:\\text\{)?(?:\(?[A-Z]\)?\s*[.):]|\([A-Z]\))", box)
+    if labelled and _is_letter(one) != _is_letter(other):
         return False
     if "%" in box:
         shares = {value for kind, value in first if kind == "value"}

@@ -103,8 +103,15 @@ def test_no_box_is_right_for_two_different_truths() -> None:
 
 
 def _equal_where_known(box: str, answer: str) -> bool:
-    """Where Python itself can compute both, they must be the same number (or the percentage of it)."""
+    """Where Python itself can compute both, they must be the same number.
+
+    It cannot compute percentages, and takes `2\\frac{1}{2}`, which is 2.5, for a product.
+    """
     one, other = naive_number(box), naive_number(answer)
-    if one is None or other is None or re.search(r"\d[ ,]\d|\d-\d|\)\(|/.*/|%", box + " " + answer):
+    if (
+        one is None
+        or other is None
+        or re.search(r"\d[ ,]\d|\d-\d|\)\(|/.*/|%|\d\s*\\d?frac", box + " " + answer)
+    ):
         return True
     return one == other

@@ -28,12 +28,7 @@ def corpus() -> list[Pair]:
             kind = line[1:-1]
         elif line and not line.startswith("#"):
             sign = " == " if " == " in line else " != "
-            box, truth = line.split(sign)
-            # `\n` before a command is that command (`\neq`); the end of a line stands before nothing of the kind.
-            box, truth = (
-                side.replace("\\n(", "\n(").replace("\\nx<", "\nx<").replace("6\\n6", "6\n6")
-                for side in (box, truth)
-            )
+            box, truth = line.replace("⏎", "\n").split(sign)
             pairs.append(Pair(kind, box, truth, sign == " == "))
     return pairs
 

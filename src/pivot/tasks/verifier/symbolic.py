@@ -34,7 +34,7 @@ def load() -> Callable[[str, str], bool]:
 
     def is_zero_at(difference: sympy.Expr, top: int, bottom: int) -> bool:
         letters = sorted(difference.free_symbols, key=str)
-        numbers = {letter: sympy.Rational(top + place, bottom) for place, letter in enumerate(letters)}
+        numbers = [(letter, sympy.Rational(top + place, bottom)) for place, letter in enumerate(letters)]
         size = sympy.Abs(sympy.N(difference.subs(numbers), DIGITS))
         return bool(size < sympy.Float(10) ** (-DIGITS // 2))
 

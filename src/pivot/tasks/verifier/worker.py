@@ -1,4 +1,4 @@
-"""The library's process: `python -m pivot.tasks.verifier.worker LIBRARY CPU_SECONDS WALL_SECONDS MEGABYTES`.
+"""The library's process: `python -P -m pivot.tasks.verifier.worker LIBRARY CPU_SECONDS WALL_SECONDS MEGABYTES`.
 
 Jobs and replies are JSON lines on standard input and output, one job at a time:
 
@@ -8,7 +8,8 @@ The process that is started imports the library once and never looks at a job. I
 under a memory limit and with alarms that the kernel enforces, whatever the child is computing: one by
 processor time, so that a busy machine changes few rewards, and one by the clock. A child that dies is
 announced with `{"died": "timed out"}` or `{"died": "crashed"}` and replaced within milliseconds. Both end
-when their input does. Neither imports torch, and the trainer itself is never forked.
+when their input does. Neither imports torch, and the trainer itself is never forked. `-P` keeps files in the
+working directory from being imported.
 """
 
 from __future__ import annotations

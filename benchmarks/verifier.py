@@ -166,7 +166,9 @@ def libraries() -> None:
         jobs = [Job(*question) for _, question in left]
         pool.run(jobs)
         pool.close()
-        wrong = [row for (row, _), job in zip(left, jobs, strict=True) if (job.outcome == "correct") != row[2]]
+        wrong = [
+            row for (row, _), job in zip(left, jobs, strict=True) if (job.outcome == "correct") != row[2]
+        ]
         print(f"{library}: {len(left) - len(wrong)} of {len(left)} right; not: {[row[:2] for row in wrong]}")
 
 

@@ -82,7 +82,8 @@ bench: $(READY) $(TRL)/.ready
 evidence: $(READY)
 	$(BIN)/pivot reproduce --jobs 2
 
-# Kills, load and fuzzing at length (docs/reliability.md); about ten minutes on two cores.
+# Kills, load and fuzzing at length (docs/reliability.md); about ten minutes on two cores, and an hour of random search
+# for holes in the verifier (SOAK_SEARCH_SECONDS).
 soak: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -s -p no:xdist tests/faults/soak_*.py
 

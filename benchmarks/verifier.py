@@ -14,7 +14,8 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from pivot.tasks.verifier import Verifier, check_answer
+from pivot.tasks.verifier import Verifier
+from pivot.tasks.verifier.check import judge
 from pivot.tasks.verifier.pool import Job, WorkerPool
 from pivot.tasks.verifier.reading import _remembered
 
@@ -157,14 +158,17 @@ def agreement() -> None:
 
 
 def libraries() -> None:
-    left = [row for row in LEFT_OVER if check_answer(row[0], row[1]) is None]
+    asked = [(row, judge(row[0], row[1]).question) for row in LEFT_OVER]
+    left = [(row, question) for row, question in asked if question is not None]
     print(f"{len(left)} of {len(LEFT_OVER)} pairs are left to a library")
     for library in ("mathruler", "math-verify"):
         pool = WorkerPool(library, seconds=5.0)
-        jobs = [Job(given, answer) for given, answer, _ in left]
+        jobs = [Job(*question) for _, question in left]
         pool.run(jobs)
         pool.close()
-        wrong = [row for row, job in zip(left, jobs, strict=True) if (job.outcome == "correct") != row[2]]
+        wrong = [
+            row for (row, _), job in zip(left, jobs, strict=True) if (job.outcome == "correct") != row[2]
+        ]
         print(f"{library}: {len(left) - len(wrong)} of {len(left)} right; not: {[row[:2] for row in wrong]}")
 
 

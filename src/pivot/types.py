@@ -53,6 +53,8 @@ class Reward:
     reason: str
     """Why: correct, wrong, no box, unparsable, timed out, too long."""
     extracted: str | None = None
+    path: str = ""
+    """What decided: `fast` (one value or text), `structured` (lists, ranges, times, sets ...) or `library`."""
 
     @property
     def correct(self) -> bool:

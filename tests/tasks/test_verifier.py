@@ -218,6 +218,29 @@ def test_many_are_graded_in_order_by_both_paths() -> None:
     assert all(reward.format == 1.0 for reward in rewards)
 
 
+@pytest.mark.xdist_group("verifier")
+def test_a_reward_says_which_path_decided_it() -> None:
+    pairs = [
+        ("5", "5"),
+        ("B. 48", "B"),
+        ("6", "5"),
+        ("(1, 2)", "(1,2)"),
+        ("20-25", "10-15"),
+        (r"\log_2 8", "3"),
+    ]
+    with Verifier(seconds=5.0) as verifier:
+        rewards = [verifier.grade(f"\\boxed{{{box}}}", answer) for box, answer in pairs]
+    assert [reward.path for reward in rewards] == [
+        "fast",
+        "fast",
+        "fast",
+        "structured",
+        "structured",
+        "library",
+    ]
+    assert [reward.correct for reward in rewards] == [True, True, False, True, False, True]
+
+
 def test_lengths_and_graders_are_checked() -> None:
     with Verifier() as verifier, pytest.raises(ValueError, match="2 responses, but 1 answers"):
         verifier.grade_many(["a", "b"], ["c"])

@@ -86,7 +86,7 @@ class _Schedule:
         folder.mkdir(parents=True, exist_ok=True)
         log = folder / "cell.log"
         where = [str(p.resolve()) for p in (self.places.plan, self.places.work, self.places.results)]
-        command = [sys.executable, "-m", "pivot.reproduce.worker", *where, json.dumps(asdict(cell))]
+        command = [sys.executable, "-P", "-m", "pivot.reproduce.worker", *where, json.dumps(asdict(cell))]
         with log.open("ab") as output:
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=_one_thread(),

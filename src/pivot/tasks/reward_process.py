@@ -70,9 +70,9 @@ class RewardProcess:
         return reply["values"]
 
     def _start(self) -> None:
-        paths = dict.fromkeys([str(Path.cwd()), *filter(None, sys.path)])
+        paths = dict.fromkeys(filter(None, sys.path))
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "pivot.tasks.reward_worker", self.spec],
+            [sys.executable, "-P", "-m", "pivot.tasks.reward_worker", self.spec, str(Path.cwd())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,

@@ -1,4 +1,7 @@
-"""A user's reward function in a process of its own: `python -m pivot.tasks.reward_worker MODULE:FUNCTION`.
+"""A user's reward function in a process of its own: `python -P -m pivot.tasks.reward_worker MODULE:FUNCTION FOLDER`.
+
+The module is taken from FOLDER, where the run was started, or else from the import path. FOLDER itself comes last on
+that path: the module may import its neighbours, but no file there takes the place of an installed one.
 
 A frame is eight bytes of length and a body. On standard input come calls, pickled by the trainer that started this
 process; on standard output go replies as JSON: `{"ready": true}` once, then for each call
@@ -13,6 +16,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import importlib.util
 import json
 import os
 import pickle
@@ -21,6 +25,7 @@ import struct
 import sys
 import traceback
 from collections.abc import Callable
+from importlib.machinery import PathFinder
 from typing import Any
 
 LENGTH = struct.Struct(">Q")
@@ -33,7 +38,7 @@ def main() -> None:
     calls, replies = os.dup(0), os.dup(1)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
-    function, problem = _find(sys.argv[1])
+    function, problem = _find(*sys.argv[1:])
     if function is None:
         _send(replies, {"problem": problem})
         return
@@ -60,10 +65,11 @@ def _sentence(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _find(spec: str) -> tuple[Callable[..., Any] | None, str]:
+def _find(spec: str, folder: str) -> tuple[Callable[..., Any] | None, str]:
     """The function, or None and what is wrong."""
     module_name, _, name = spec.partition(":")
     try:
+        _import_from(folder, module_name.partition(".")[0])
         module = importlib.import_module(module_name)
     except ImportError as cause:
         return None, f"cannot import {module_name!r} ({cause}); is it on the PYTHONPATH?"
@@ -73,6 +79,17 @@ def _find(spec: str) -> tuple[Callable[..., Any] | None, str]:
     if not callable(function):
         return None, f"{module_name!r} has no function {name!r}"
     return function, ""
+
+
+def _import_from(folder: str, name: str) -> None:
+    """Import a top-level module from this folder if it is there; one of Python's own cannot be replaced."""
+    sys.path.append(folder)
+    found = None if name in sys.stdlib_module_names else PathFinder.find_spec(name, [folder])
+    if found is None or found.loader is None:
+        return
+    module = importlib.util.module_from_spec(found)
+    sys.modules[name] = module
+    found.loader.exec_module(module)
 
 
 def _send(descriptor: int, message: dict[str, Any]) -> None:

@@ -93,6 +93,7 @@ def compose(
 def _environment(on_cpu: bool) -> dict[str, str]:
     found = {
         "PIVOT_VERL": "1",
+        "PYTHONSAFEPATH": "1",
         "HYDRA_FULL_ERROR": "1",
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_DEDUP_LOGS": "0",

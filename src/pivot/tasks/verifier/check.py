@@ -2,48 +2,76 @@
 
 from __future__ import annotations
 
-from .reading import Reading, read
+import re
+from dataclasses import dataclass
+
+from .meanings import Quantity, Reading, Relation, agree
+from .reading import read
 from .reason import Reason
+from .symbols import to_latex
 
 MAX_ANSWER_CHARS = 2_000
+_EITHER = re.compile(r"(.+?)\s*\(\s*or\b(.+)\)[\s.]*", re.DOTALL | re.IGNORECASE)
+"""A truth that names a second form of itself: `$x \\geq 2$ (or $x > 2$)`."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The outcome, and which path gave it: `fast` (one value or text), `structured`, or `library`."""
+
+    reason: Reason | None
+    path: str
+    question: tuple[str, str] | None = None
+    """For the library, in LaTeX: (given, answer)."""
 
 
 def check_answer(extracted: str, answer: str) -> Reason | None:
-    """Correct, wrong or unparsable; None where neither text was understood well enough to say.
+    """Correct, wrong or unparsable; None where only the library can say.
 
-    Pure and bounded: no evaluation of code, no recursion, no process.
+    Pure and bounded: no evaluation of code, no unbounded recursion, no process.
     """
+    return judge(extracted, answer).reason
+
+
+def judge(extracted: str, answer: str) -> Verdict:
     if len(extracted) > MAX_ANSWER_CHARS or len(answer) > MAX_ANSWER_CHARS:
-        return Reason.CORRECT if extracted.strip() == answer.strip() else Reason.WRONG
+        return Verdict(Reason.CORRECT if extracted.strip() == answer.strip() else Reason.WRONG, "fast")
     given, truth = read(extracted), read(answer)
-    if not given.forms:
-        return Reason.UNPARSABLE
-    same = _agree(given, truth)
-    if same is not None:
-        return Reason.CORRECT if same else Reason.WRONG
-    if given.refused:
-        return Reason.UNPARSABLE
-    return Reason.WRONG if truth.refused else None
+    if not given.text:
+        return Verdict(Reason.UNPARSABLE, "fast")
+    path = "structured" if _is_structured(truth) else "fast"
+    verdict = agree(given, truth)
+    if verdict is None:
+        return Verdict(None, "library", _question(given, truth))
+    if not verdict and "(" in answer and _agrees_with_either(given, answer):
+        verdict, path = True, "structured"
+    if verdict:
+        return Verdict(Reason.CORRECT, path)
+    return Verdict(Reason.WRONG if given.readable else Reason.UNPARSABLE, path)
 
 
-def _agree(given: Reading, truth: Reading) -> bool | None:
-    if given.choice and truth.choice:
-        return given.choice == truth.choice and not _differ(given, truth)
-    if given.clock and truth.clock:
-        return given.clock == truth.clock
-    if given.unit and truth.unit and given.unit != truth.unit and not _same_text(given, truth):
-        return False
-    if len(given.name) == len(truth.name) == 1 and given.name != truth.name:
-        return False
-    if not given.forms.isdisjoint(truth.forms):
-        return True
-    return False if given.complete and truth.complete else None
+def _agrees_with_either(given: Reading, answer: str) -> bool:
+    either = _EITHER.fullmatch(answer)
+    return either is not None and any(agree(given, read(one)) is True for one in either.groups())
 
 
-def _differ(given: Reading, truth: Reading) -> bool:
-    """`B. 48` and `B. 50`: the letter agrees, the numbers that both give don't."""
-    return given.numeric and truth.numeric and given.forms.isdisjoint(truth.forms)
+def _is_structured(reading: Reading) -> bool:
+    return any(not isinstance(meaning, Quantity | Relation) for meaning in reading.meanings)
 
 
-def _same_text(given: Reading, truth: Reading) -> bool:
-    return any(form in truth.forms for form in given.forms if isinstance(form, tuple) and form[0] == "text")
+def _question(given: Reading, truth: Reading) -> tuple[str, str]:
+    """The first two values that agree as far as one can see."""
+    pairs = (
+        (one, other)
+        for one in _body(given).meanings
+        for other in _body(truth).meanings
+        if one.agrees(other) is None
+    )
+    one, other = next(pairs)
+    assert isinstance(one, Quantity)
+    assert isinstance(other, Quantity)
+    return to_latex(one), to_latex(other)
+
+
+def _body(reading: Reading) -> Reading:
+    return reading.choice.body if reading.choice and reading.choice.body else reading

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
-from math import gcd, isqrt
+from math import gcd, isqrt, pi, sqrt
 
 MAX_TERMS = 24
 MAX_BITS = 512
@@ -72,6 +72,18 @@ class Exact:
     @property
     def letters(self) -> frozenset[str]:
         return frozenset(name for (_, powers), _ in self.terms for name, _ in powers) - {"π"}
+
+    def approximate(self) -> float:
+        """A float for ordering values; raises Unreadable where there are letters, or where it is too large."""
+        if self.letters:
+            raise Unreadable
+        try:
+            return sum(
+                float(coefficient) * sqrt(radicand) * pi ** sum(power for _, power in powers)
+                for (radicand, powers), coefficient in self.terms
+            )
+        except OverflowError as error:
+            raise Unreadable from error
 
     def __add__(self, other: Exact) -> Exact:
         return Exact.of([*self.terms, *other.terms])

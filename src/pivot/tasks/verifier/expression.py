@@ -27,6 +27,10 @@ _THOUSANDS = re.compile(
     r"(?<![0-9.,])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9,])"
     r"|(?<![0-9.,] )(?<![0-9.,])[0-9]{1,3}(?: [0-9]{3})+(?! ?[0-9/])"
 )
+_NUMERAL = r"[-+]?(?:[0-9]+(?:,[0-9]{3})*(?:\.[0-9]+)?|\.[0-9]+)"
+_AMBIGUOUS = re.compile(
+    rf"{_NUMERAL}(?: ?- ?{_NUMERAL})+|{_NUMERAL}(?: ?\* ?{_NUMERAL})+|{_NUMERAL}(?: ?/ ?{_NUMERAL}){{2,}}"
+)
 _PRECEDENCE = {"+": 1, "-": 1, "*": 2, "/": 2, "neg": 3, "^": 4}
 _OPENING, _CLOSING = {"(": ")", "{": "}"}, (")", "}")
 
@@ -39,6 +43,11 @@ def evaluate(text: str) -> Exact:
     if "\\frac" in text:
         text = _SHORT_BOTTOM.sub(r"\1{\2}", _SHORT_FRACTION.sub(r"\\frac{\1}", text))
     return _shunt(_with_products(_spell_out_fractions(_tokens(_MIXED.sub(_mixed_number, text)))))
+
+
+def is_ambiguous(text: str) -> bool:
+    """`10-15`, `3*4` and `1/5/2020`: a range, a size and a date rather than something to compute."""
+    return _AMBIGUOUS.fullmatch(text) is not None
 
 
 def _mixed_number(found: re.Match[str]) -> str:
@@ -111,19 +120,29 @@ def _with_products(tokens: list[str | Exact]) -> list[str | Exact]:
     """Write implied products out and tell the two minus signs apart."""
     written: list[str | Exact] = []
     operand_before = False
-    for token in tokens:
+    for place, token in enumerate(tokens):
         begins = isinstance(token, Exact) or token in _OPENING or str(token).startswith("√")
         if operand_before and begins:
-            if _is_number(token) and _is_number(written[-1]):
-                raise Unreadable  # `1 2` is neither 12 nor 1*2.
+            if _is_number(token) or _is_single(tokens, place):
+                raise Unreadable  # `1 2`, `x 2` and `(1) 5 (2) 6` are no products.
             written.append("*")
         if token in ("-", "+") and not operand_before:
             if token == "-":
                 written.append("neg")
             continue
         written.append(token)
+        if token == "!" and written[-2:-1] == ["!"]:
+            raise Unreadable  # A double factorial is something else.
         operand_before = isinstance(token, Exact) or token in _CLOSING or token == "!"
     return written
+
+
+def _is_single(tokens: list[str | Exact], place: int) -> bool:
+    """Whether a bracket with one number in it begins here."""
+    inside = tokens[place + 1 : place + 4]
+    if inside[:1] == ["-"]:
+        inside = inside[1:]
+    return tokens[place] == "(" and len(inside) > 1 and _is_number(inside[0]) and inside[1] == ")"
 
 
 def _is_number(token: str | Exact) -> bool:

@@ -46,7 +46,7 @@ class _Worker:
         limits = (seconds, wall_seconds, megabytes)
         # A session of its own: Ctrl-C at the terminal must not take the graders from a trainer that saves.
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "pivot.tasks.verifier.worker", library, *map(str, limits)],
+            [sys.executable, "-P", "-m", "pivot.tasks.verifier.worker", library, *map(str, limits)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,

@@ -1,15 +1,25 @@
-"""Take the unit off the end of a unified text: `25π cm^2` is `25π` with the unit `cm`."""
+"""Take the unit off the end of a unified text: `25π cm^2` is `25π` with the unit (("cm", 2),).
+
+A unit is a product of powers, compared as it stands: 5 m and 500 cm are different answers, and so are 5 cm and
+5 cm^2. Only known units and a list of things that are often counted are units; any other word leaves the text
+unread.
+"""
 
 from __future__ import annotations
 
 import re
 from typing import NamedTuple
 
+Unit = tuple[tuple[str, int], ...]
+"""((base, power), ...), sorted; empty where there is no unit."""
+PERCENT: Unit = (("%", 1),)
+
 _SPELLINGS = {
-    "°": "degree degrees deg °c °f °t",
-    "rad": "radian radians rad",
+    "°": "degree degrees deg degs",
+    "rad": "radian radians",
     "mm": "millimeter millimeters millimetre millimetres 毫米",
     "cm": "centimeter centimeters centimetre centimetres cms 厘米",
+    "dm": "decimeter decimeters decimetre decimetres 分米",
     "m": "meter meters metre metres 米",
     "km": "kilometer kilometers kilometre kilometres kms 千米 公里",
     "in": "inch inches",
@@ -17,14 +27,16 @@ _SPELLINGS = {
     "yd": "yard yards yds",
     "mi": "mile miles",
     "nmi": "海里",
-    "unit": "units",
+    "": "unit units",
     "mg": "milligram milligrams",
     "g": "gram grams 克",
     "kg": "kilogram kilograms kgs 千克",
+    "ton": "tons tonne tonnes 吨",
     "lb": "lbs pound pounds",
     "oz": "ounce ounces",
-    "ml": "milliliter milliliters millilitre millilitres 毫升",
-    "l": "liter liters litre litres 升",
+    "mL": "ml milliliter milliliters millilitre millilitres 毫升",
+    "L": "l liter liters litre litres 升",
+    "gal": "gallon gallons",
     "s": "second seconds sec secs 秒",
     "min": "minute minutes mins 分钟",
     "h": "hour hours hr hrs 小时",
@@ -32,77 +44,155 @@ _SPELLINGS = {
     "week": "weeks",
     "month": "months",
     "year": "years yr yrs 岁 年",
-    "dollar": "dollars usd",
-    "yuan": "rmb 元",
+    "$": "＄ dollar dollars usd",
+    "€": "euro euros eur",
+    "£": "gbp",
+    "¥": "yuan rmb 元",
+    "₹": "rupee rupees rs",
     "cent": "cents",
-    "mph": "",
-    "kph": "",
-    "hz": "",
-    "pa": "",
-    "kpa": "",
-    "ev": "",
     "mol": "mole moles",
-    "n": "newton newtons",
-    "j": "joule joules",
-    "w": "watt watts",
-    "v": "volt volts",
-    "k": "kelvin",
+    "N": "newton newtons",
+    "J": "joule joules",
+    "W": "watt watts",
+    "V": "volt volts",
+    "A": "amp amps ampere amperes",
+    "C": "coulomb coulombs",
+    "Ω": "ohm ohms",
+    "K": "kelvin kelvins",
+    "Hz": "hertz",
+    "Pa": "pascal pascals",
+    "eV": "",
+    "acre": "acres",
 }
-_UNITS = {spelling: unit for unit, spellings in _SPELLINGS.items() for spelling in (unit, *spellings.split())}
-_ONE_LETTER = frozenset("mgshLNJWVK")
-"""Letters that are read as units, in this case and after a blank (`m` also without); others are variables."""
-_SIZES = {"hundred": "10^2", "thousand": "10^3", "million": "10^6", "billion": "10^9", "trillion": "10^12"}
-_DROPPED = frozenset(("square", "sq", "cubic", "cu", "per", "of", "平方", "立方"))
-_NO_NOUN = re.compile(
-    "and|not|nor|but|none|all|the|more|less|than|over|about|plus|minus|times|divided|equals|between|through|mod|"
-    "(?:arc)?(?:sin|cos|tan|cot|sec|csc)|log|exp|lim|max|min|infinity|approximately"
+_THINGS = (
+    "angle apple bag ball banana bead bird block book bottle box boy brick bus cake candy car card cat chair "
+    "child choice circle class coin cookie cow cube cup cupcake customer desk diagonal diamond digit dog dot "
+    "edge egg element employee face family fish flower friend game girl glass group guest house item kid "
+    "kitten leg lemon letter line loop marble member monkey mug object option orange outcome page "
+    "parallelogram part path pattern peach pear pen pencil pentagon hexagon octagon piece plane plant plate "
+    "player point quadrilateral question rectangle rose row room segment shape shirt shoe shop side solution "
+    "sphere square star step sticker stone store student subset symbol table teacher team term test ticket "
+    "tile toy train tree triangle turn vertex video visitor way word worker"
 )
-"""Words that change what the number before them means, so they are no counted things."""
+_COUNTED = _THINGS.split()
+"""Things in the singular. No word may stand here that changes the number before it, like `dozen` or `pair`."""
+_IRREGULAR = {"people": "person", "persons": "person", "person": "person", "children": "child", "men": "man",
+              "women": "woman", "vertices": "vertex", "boxes": "box", "axes": "axis", "axis": "axis",
+              "dishes": "dish", "classes": "class", "glasses": "glass", "buses": "bus", "families": "family",
+              "candies": "candy", "peaches": "peach", "matches": "match"}  # fmt: skip
+_PREFIXED = {
+    f"{prefix}{base}"
+    for prefixes, bases in (
+        ("kMGmμnp", "g s A N J W V F C Ω Hz Pa eV mol"),
+        ("cd", "g L"),
+        ("kμn", "m L"),
+        ("m", "L"),
+    )
+    for prefix in prefixes
+    for base in bases.split()
+}
+_SYMBOLS = {
+    **{unit: unit for unit in (*_SPELLINGS, *_PREFIXED) if unit},
+    "l": "L",
+    "ml": "mL",
+    "°C": "°C",
+    "°F": "°F",
+    "°T": "°T",
+    "＄": "$",
+}
+_NAMES = {spelling: unit for unit, spellings in _SPELLINGS.items() for spelling in spellings.split()}
+_NAMES |= {thing: thing for thing in _COUNTED} | {f"{thing}s": thing for thing in _COUNTED} | _IRREGULAR
+_NAMES |= {
+    unit.lower(): unit
+    for unit in ("cm", "mm", "km", "kg", "mph", "kph", "Hz", "Pa", "kPa", "eV", "rad", "min")
+}
+_COMPOUND = {"mph": (("h", -1), ("mi", 1)), "kph": (("h", -1), ("km", 1))}
+_POWER_WORDS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3, "平方": 2, "立方": 3, "squared": 2, "cubed": 3}
 
+_PHRASES = {
+    "nautical miles": "海里",
+    "nautical mile": "海里",
+    "degrees Celsius": "°C",
+    "degrees Fahrenheit": "°F",
+}
+
+_TOKEN = r"(?:°[CFT]?|[^\W\d_π]+\.?)(?:\^\{?-?[0-9]\}?)?"
 _TAIL = re.compile(
-    r"(?:(?<=[0-9)}π.%])|(?<=[0-9)}π.%] )|(?<=°))"
-    r"((?:°[CFT]?|[^\W\d_π]+\.?)(?:(?: | ?/ ?|-)(?:°[CFT]?|[^\W\d_π]+\.?)){0,3})(?:\^\{?-?[0-9]\}?)?$"
+    rf"(?:(?<=[0-9)}}π.])|(?<=[0-9)}}π.] )|(?<=°))({_TOKEN}(?:(?: ?[/*] ?| |-){_TOKEN}){{0,5}})$"
 )
-_WORD = re.compile(r"°[CFT]?|[^\W\d_]+")
+_PIECE = re.compile(r"(°[CFT]?|[^\W\d_]+)\.?(?:\^\{?(-?[0-9])\}?)?|([/*])")
+_CHINESE_POWER = re.compile("^(平方|立方)(?=.)")
+_CURRENCY = re.compile(r"^(-?) ?([＄€£¥₹]) ?(?=[-0-9.(])")
+_SUM = re.compile(r"(?<=[^(*/^])[+-]")
+"""In `2 + 3 m` the letter is a variable."""
+_TAIL_CHARS = 60
 
 
 class Measured(NamedTuple):
     """A text without its unit; `unit` is empty where there was none."""
 
     text: str
-    unit: str
+    unit: Unit
+    tied: bool = False
+    """The unit is written like a variable (`5m`), so it counts only where the other side names it too."""
 
 
 def split_unit(text: str) -> Measured:
-    """Cut a known unit, or one or two nouns of at least three letters (`12 apples`), off the end.
-
-    Powers of units and `square`/`cubic` are dropped: `25 cm` and `25 cm^2` agree, as in mathruler. A single
-    letter counts as a unit only where it is one (`5 m`). `3 million` becomes `3*10^6`.
-    """
+    """Cut percent, a currency, or a known unit off; the whole text where no unit was recognised."""
     if text.endswith("%"):
-        return Measured(text[:-1].rstrip(), "%")
-    found = _TAIL.search(text, max(0, len(text) - 60))
+        return Measured(text[:-1].rstrip(), PERCENT)
+    currency = _CURRENCY.match(text)
+    if currency:
+        return Measured(currency.group(1) + text[currency.end() :], ((_SYMBOLS[currency.group(2)], 1),))
+    found = _TAIL.search(text, max(0, len(text) - _TAIL_CHARS))
     if found is None:
-        return Measured(text, "")
-    words = _WORD.findall(found.group(1))
-    blank = text[found.start() - 1] == " "
-    if len(words[0]) == 1 and words[0].isascii() and words[0] not in (_ONE_LETTER if blank else "m"):
-        return Measured(text, "")
-    words = [word.lower() for word in words if word.lower() not in _DROPPED]
-    number = text[: found.start()].rstrip()
-    if words and words[0] in _SIZES:
-        number, words = f"({number})*{_SIZES[words[0]]}", words[1:]
-    if words == ["percent"]:
-        return Measured(number, "%")
-    names = [_UNITS.get(word) or (_noun(word) if blank else None) for word in words]
-    if any(name is None for name in names):
-        return Measured(text, "")
-    unit = " ".join(name for name in names if name)
-    return Measured(number, "nmi" if unit == "nautical mi" else unit)
+        return Measured(text, ())
+    number, tail = text[: found.start()].rstrip(), found.group(1)
+    if tail.lower() in ("percent", "per cent"):
+        return Measured(number, PERCENT)
+    unit = _parse(tail)
+    if unit is None:
+        return Measured(text, ())
+    first = re.match(r"[^\W\d_]*", tail)
+    if first is not None and (len(first.group()) == 1 or first.group() == "in") and tail.isascii():
+        if _SUM.search(number):
+            return Measured(text, ())
+        return Measured(number, unit, tied=text[found.start() - 1] != " ")
+    return Measured(number, unit)
 
 
-def _noun(word: str) -> str | None:
-    """A counted thing without its plural, or None."""
-    if len(word) < 3 or not (word.isascii() and word.isalpha()) or _NO_NOUN.fullmatch(word):
+def units_agree(given: Unit, truth: Unit) -> bool:
+    """The unit may be missing on one side; `20°` may be degrees of any kind."""
+    if not given or not truth or given == truth:
+        return True
+    pair = {given, truth}
+    return (("°", 1),) in pair and not pair.isdisjoint({(("°C", 1),), (("°F", 1),), (("°T", 1),)})
+
+
+def _parse(tail: str) -> Unit | None:
+    """`kg m/s^2`, `square feet`, `miles per hour`, `cm squared`; None where a word is not known."""
+    total: dict[str, int] = {}
+    sign, pending, last = 1, 1, ""
+    for spelling, short in _PHRASES.items():
+        tail = tail.replace(spelling, short)
+    for word, power, mark in _PIECE.findall(_CHINESE_POWER.sub(r"\1 ", tail)):
+        if mark or word == "per":
+            sign = -1 if mark != "*" else sign
+            continue
+        if word.lower() in _POWER_WORDS and not power:
+            number = _POWER_WORDS[word.lower()]
+            if last and word.lower() in ("squared", "cubed"):
+                total[last] *= number
+            else:
+                pending = number
+            continue
+        base = _SYMBOLS.get(word, _NAMES.get(word.lower()))
+        if base is None:
+            return None
+        for part, exponent in _COMPOUND.get(base, ((base, 1),)):
+            total[part] = total.get(part, 0) + sign * exponent * pending * int(power or 1)
+        last, pending = base, 1
+    if not total or pending != 1 or tail.endswith("per"):
         return None
-    return word.removesuffix("s")
+    total.pop("", None)
+    return tuple(sorted((base, power) for base, power in total.items() if power))

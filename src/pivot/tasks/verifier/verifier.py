@@ -9,12 +9,12 @@ from types import TracebackType
 from pivot.types import Reward
 
 from .box import MAX_BOX_CHARS, SEARCHED_CHARS, follows_papo_format, follows_template, last_box, papo_box
-from .check import check_answer
+from .check import judge
 from .pool import Job, WorkerPool
 from .reason import Reason
 
-MAX_LIBRARY_CHARS = 400
-"""A longer text that is not literally right is not worth a library's second."""
+Settled = tuple[Reason | Job, str]
+"""The outcome or the job that will have it, and the path that decides."""
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,8 @@ class Grader:
 
     extract: Callable[[str], str | None]
     """The answer that a response gives; None without a box."""
-    settle: Callable[[str | None, str], Reason | Job]
-    """(extracted, answer) -> the outcome, or the job that will have it."""
+    settle: Callable[[str | None, str], Settled]
+    """(extracted, answer) -> how it is decided."""
     follows_format: Callable[[str], bool]
     max_chars: int
     """A longer box is `too long`."""
@@ -74,7 +74,7 @@ class Verifier:
             raise ValueError(f"{len(responses)} responses, but {len(answers)} answers")
         extracted = list(map(self._grader.extract, responses))
         settled = list(map(self._grader.settle, extracted, answers))
-        jobs = [outcome for outcome in settled if isinstance(outcome, Job)]
+        jobs = [outcome for outcome, _ in settled if isinstance(outcome, Job)]
         if jobs:
             self.pool.run(jobs)
         return list(map(self._reward, responses, extracted, settled))
@@ -83,7 +83,8 @@ class Verifier:
         """The format reward and the extracted answer, which is not graded."""
         return float(self._grader.follows_format(response)), self._shown(self._grader.extract(response))
 
-    def _reward(self, response: str, extracted: str | None, outcome: Reason | Job) -> Reward:
+    def _reward(self, response: str, extracted: str | None, settled: Settled) -> Reward:
+        outcome, path = settled
         reason = outcome.outcome if isinstance(outcome, Job) else outcome
         assert reason is not None
         if extracted is None and reason is not Reason.CORRECT:
@@ -93,6 +94,7 @@ class Verifier:
             format=float(self._grader.follows_format(response)),
             reason=reason,
             extracted=self._shown(extracted),
+            path=path,
         )
 
     def _shown(self, extracted: str | None) -> str | None:
@@ -104,25 +106,24 @@ def _content(response: str) -> str | None:
     return None if box is None else box.content
 
 
-def _settle_by_pivot(extracted: str | None, answer: str) -> Reason | Job:
+def _settle_by_pivot(extracted: str | None, answer: str) -> Settled:
     if extracted is None:
-        return Reason.NO_BOX
+        return Reason.NO_BOX, "fast"
     if len(extracted) > MAX_BOX_CHARS:
-        return Reason.TOO_LONG
-    reason = check_answer(extracted, answer)
-    if reason is not None:
-        return reason
-    if len(extracted) > MAX_LIBRARY_CHARS:
-        return Reason.UNPARSABLE
-    if len(answer) > MAX_LIBRARY_CHARS:
-        return Reason.WRONG
-    return Job(extracted, answer)
+        return Reason.TOO_LONG, "fast"
+    verdict = judge(extracted, answer)
+    if verdict.reason is not None:
+        return verdict.reason, verdict.path
+    assert verdict.question is not None
+    return Job(*verdict.question), verdict.path
 
 
-def _settle_by_mathruler(extracted: str | None, answer: str) -> Reason | Job:
+def _settle_by_mathruler(extracted: str | None, answer: str) -> Settled:
     """PAPO's way: mathruler decides everything, and a response without a box is graded as the text `None`."""
     given = "None" if extracted is None else extracted
-    return Reason.TOO_LONG if max(len(given), len(answer)) > SEARCHED_CHARS else Job(given, answer)
+    if max(len(given), len(answer)) > SEARCHED_CHARS:
+        return Reason.TOO_LONG, "fast"
+    return Job(given, answer), "library"
 
 
 GRADERS: dict[str, Grader] = {

@@ -1,4 +1,4 @@
-"""The library's process: `python -m pivot.tasks.verifier.worker LIBRARY CPU_SECONDS WALL_SECONDS MEGABYTES`.
+"""The library's process: `python -P -m pivot.tasks.verifier.worker LIBRARY CPU_SECONDS WALL_SECONDS MEGABYTES`.
 
 Jobs and replies are JSON lines on standard input and output, one job at a time:
 
@@ -8,13 +8,13 @@ The process that is started imports the library once and never looks at a job. I
 under a memory limit and with alarms that the kernel enforces, whatever the child is computing: one by
 processor time, so that a busy machine changes few rewards, and one by the clock. A child that dies is
 announced with `{"died": "timed out"}` or `{"died": "crashed"}` and replaced within milliseconds. Both end
-when their input does. Neither imports torch, and the trainer itself is never forked.
+when their input does. Neither imports torch, and the trainer itself is never forked. `-P` keeps files in the
+working directory from being imported.
 """
 
 from __future__ import annotations
 
 import json
-import logging
 import os
 import resource
 import signal
@@ -61,22 +61,9 @@ def main() -> None:
 
 
 def _math_verify() -> Agree:
-    """math-verify, without its own time limits (signals and threads): the alarm is better."""
-    from math_verify import LatexExtractionConfig, parse, verify
+    from .symbolic import load
 
-    logging.getLogger("math_verify").setLevel(logging.ERROR)  # It warns that its limits are off.
-
-    # The whole text or nothing: by default the last number in a text that cannot be parsed would be its value.
-    whole = [LatexExtractionConfig()]
-
-    def agree(given: str, answer: str) -> bool:
-        # 0 turns its own limits off.
-        truth, answered = (
-            parse(f"${text.replace('$', '')}$", whole, parsing_timeout=0) for text in (answer, given)
-        )
-        return verify(truth, answered, timeout_seconds=0)
-
-    return agree
+    return load()
 
 
 def _mathruler() -> Agree:

@@ -1,0 +1,259 @@
+"""What a short answer can mean, and when a given meaning agrees with the true one.
+
+One principle: something may be left out (a unit, a name, brackets), but nothing may contradict. `agrees` is True,
+False, or None where only the library can say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as AnySequence
+from dataclasses import dataclass
+
+from .exact import Exact
+from .names import names_agree
+from .units import PERCENT, Unit, units_agree
+
+MAX_MATCHED = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """A value with its unit and its name. `value` is None where only the library can compute `source`."""
+
+    value: Exact | None
+    source: str
+    unit: Unit = ()
+    name: str = ""
+    tied: bool = False
+    """The unit is written like a variable and counts only where the other side has one."""
+
+    def agrees(self, truth: Meaning) -> bool | None:
+        if isinstance(truth, Ratio):
+            return truth.agrees(self)
+        if not isinstance(truth, Quantity):
+            return False
+        if self.value is not None and self.value == truth.value and not self.unit and not truth.unit:
+            return not self.name or not truth.name or names_agree(self.name, truth.name)
+        if not names_agree(self.name, truth.name) or not units_agree(self.unit, truth.unit):
+            return False
+        if (self.tied and not truth.unit) or (truth.tied and not self.unit):
+            return False
+        if self.value is None or truth.value is None:
+            return True if self.source == truth.source else None
+        if self.value == truth.value:
+            return True
+        if (self.unit == PERCENT) == (truth.unit == PERCENT):
+            return False
+        return self._share() == truth._share()
+
+    def _share(self) -> Exact | None:
+        if self.unit != PERCENT or self.value is None:
+            return self.value
+        return self.value / Exact.rational(100)
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """An equation or an inequality: `left - right` up to a factor, with the sign =, < or ≤."""
+
+    sign: str
+    side: Exact
+
+    def agrees(self, truth: Meaning) -> bool | None:
+        return self == truth
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A set of real numbers: disjoint intervals in order, (low, low is closed, high, high is closed)."""
+
+    intervals: tuple[Interval, ...]
+    letter: str = ""
+
+    def agrees(self, truth: Meaning) -> bool | None:
+        return (
+            isinstance(truth, Region)
+            and self.intervals == truth.intervals
+            and names_agree(self.letter, truth.letter)
+        )
+
+
+Interval = tuple[Exact | None, bool, Exact | None, bool]
+"""None is minus or plus infinity."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """`2:3`, as the quotients of the last part; in words (`2 to 3`) it is no number."""
+
+    quotients: tuple[Exact, ...]
+    in_words: bool = False
+    name: str = ""
+
+    def agrees(self, truth: Meaning) -> bool | None:
+        if isinstance(truth, Quantity) and not self.in_words:
+            return not truth.unit and self.quotients == (truth.value,) and names_agree(self.name, truth.name)
+        return (
+            isinstance(truth, Ratio)
+            and self.quotients == truth.quotients
+            and names_agree(self.name, truth.name)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """Seconds since midnight as written, and `am`, `pm` or nothing."""
+
+    seconds: int
+    half: str = ""
+
+    def agrees(self, truth: Meaning) -> bool | None:
+        """`3:30` is 03:30 for a truth that says which half of the day it means."""
+        if not isinstance(truth, Clock):
+            return False
+        if self.half and not truth.half and truth.seconds < 13 * 3600:
+            return (self.seconds - truth.seconds) % (12 * 3600) == 0
+        return self.seconds == truth.seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Tagged:
+    """Anything that is equal only as it stands: a date, a yes or no, a set of option letters."""
+
+    kind: str
+    content: object
+
+    def agrees(self, truth: Meaning) -> bool | None:
+        return self == truth
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """`10-15 cm`, `2 to 3` (kind "range"), or `3 x 4` (kind "size"): two or more quantities in order."""
+
+    kind: str
+    parts: tuple[Quantity, ...]
+
+    def agrees(self, truth: Meaning) -> bool | None:
+        if not isinstance(truth, Span) or self.kind != truth.kind or len(self.parts) != len(truth.parts):
+            return False
+        return all(a.agrees(b) is True for a, b in zip(self.parts, truth.parts, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    """A list, point, set or numbered parts; each item is read for itself."""
+
+    items: tuple[Reading, ...]
+    brackets: str = ""
+    """`()`, `[]`, `⦃⦄` or nothing."""
+    unordered: bool = False
+    name: str = ""
+    """Of the point: `A(3,-4)`."""
+
+    def agrees(self, truth: Meaning) -> bool | None:
+        if not isinstance(truth, Items) or len(self.items) != len(truth.items):
+            return False
+        if not names_agree(self.name, truth.name) or not self._brackets_agree(truth):
+            return False
+        if truth.unordered or (self._is_named() and truth._is_named()):
+            return _match(self.items, truth.items)
+        return all(agree(a, b) is True for a, b in zip(self.items, truth.items, strict=True))
+
+    def _brackets_agree(self, truth: Items) -> bool:
+        if self.brackets and truth.brackets:
+            return self.brackets == truth.brackets
+        # Two numbers in square brackets are more likely an interval than a list.
+        return (
+            len(self.items) > 2
+            or "[]" not in (self.brackets, truth.brackets)
+            or self.brackets == truth.brackets
+        )
+
+    def _is_named(self) -> bool:
+        return all(
+            any(isinstance(m, Quantity | Items) and m.name for m in item.meanings) for item in self.items
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """An option's letter, with the option's text where there is one."""
+
+    letter: str
+    body: Reading | None = None
+
+
+Meaning = Quantity | Relation | Region | Ratio | Clock | Tagged | Span | Items
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Everything that a text may mean. Two texts agree if they are the same, or share a meaning."""
+
+    text: str
+    """Without blanks."""
+    meanings: tuple[Meaning, ...] = ()
+    choice: Choice | None = None
+    words: str = ""
+    """The text without case, where it is prose."""
+    prefix: str = ""
+    """`yes`, `no`, `true` or `false`, where more follows: enough for a truth that says no more."""
+    readable: bool = True
+    """Understood, or prose; otherwise it is malformed, or beyond the bounds of exact arithmetic."""
+
+
+def agree(given: Reading, truth: Reading) -> bool | None:
+    """Whether the given text is right; None where only the library can say."""
+    if given.text == truth.text or (given.words and given.words == truth.words):
+        return bool(given.text)
+    if given.choice or truth.choice:
+        return _choices_agree(given, truth)
+    if given.prefix and given.prefix == truth.words:
+        return True
+    return _meanings_agree(given.meanings, truth.meanings)
+
+
+def _meanings_agree(given: tuple[Meaning, ...], truth: tuple[Meaning, ...]) -> bool | None:
+    if given and truth and isinstance(given[0], Clock) and isinstance(truth[0], Clock):
+        return given[0].agrees(truth[0])  # 3:30 is not 1:10, though the ratios are equal.
+    unknown = False
+    for one in given:
+        for other in truth:
+            verdict = one.agrees(other)
+            if verdict:
+                return True
+            unknown = unknown or verdict is None
+    return None if unknown else False
+
+
+def _choices_agree(given: Reading, truth: Reading) -> bool | None:
+    """The letter decides, unless both sides give a text and these differ."""
+    if given.choice and truth.choice:
+        if given.choice.letter != truth.choice.letter:
+            return False
+        bodies = given.choice.body, truth.choice.body
+        return not (bodies[0] and bodies[1]) or agree(bodies[0], bodies[1]) is True
+    if given.choice:
+        return (
+            agree(given.choice.body, truth)
+            if given.choice.body
+            else _meanings_agree(given.meanings, truth.meanings)
+        )
+    assert truth.choice is not None
+    return (
+        agree(given, truth.choice.body)
+        if truth.choice.body
+        else _meanings_agree(given.meanings, truth.meanings)
+    )
+
+
+def _match(given: AnySequence[Reading], truth: AnySequence[Reading]) -> bool:
+    """Each given item with a true one of its own, in any order."""
+    left = list(truth[:MAX_MATCHED])
+    for item in given[:MAX_MATCHED]:
+        found = next((place for place, other in enumerate(left) if agree(item, other) is True), None)
+        if found is None:
+            return False
+        del left[found]
+    return not left

@@ -1,0 +1,140 @@
+"""Read a unified text as one quantity, an equation or an inequality."""
+
+from __future__ import annotations
+
+import re
+
+from .exact import Exact, OutOfBounds, Unreadable
+from .expression import evaluate, is_ambiguous
+from .meanings import Meaning, Quantity, Relation
+from .names import read_name
+from .numerals import digits_for_words
+from .symbols import is_symbolic
+from .units import PERCENT, Measured, split_unit
+
+_RELATION = re.compile(r"[=≈<>≤≥≠]")
+_DECIMALS = re.compile(r"-?[0-9]+(?:\.([0-9]+))?")
+_POINT = re.compile(r"\([^()]*,[^()]*\)")
+"""`(11,300)` is no number."""
+MAX_SIDES = 6
+_DEGREES = (("°", 1),)
+
+
+def read_scalar(text: str) -> list[Meaning]:
+    """What an expression, `x = 5`, `2 + 3 = 5`, an equation or an inequality means; empty if it is none.
+
+    Raises OutOfBounds where the value is too large to be computed.
+    """
+    relations = _RELATION.findall(text)
+    if not relations:
+        quantity = read_quantity(text)
+        if quantity is None:
+            return []
+        return [quantity, *_as_variable(text, quantity)]
+    parts = [part.strip() for part in _RELATION.split(text)]
+    if len(parts) > MAX_SIDES or "≠" in relations:
+        return []
+    meanings: list[Meaning] = _relations(parts, relations)
+    if set(relations) <= {"=", "≈"}:
+        named = _equality(parts, relations)
+        if named is not None:
+            meanings.insert(0, named)
+    return meanings
+
+
+def read_quantity(text: str) -> Quantity | None:
+    """A number or a formula with its unit; None where it is neither."""
+    measured = split_unit(digits_for_words(text))
+    if is_ambiguous(measured.text) or _POINT.fullmatch(measured.text):
+        return None
+    try:
+        value = evaluate(measured.text)
+    except Unreadable:
+        return _for_the_library(text, measured)
+    return Quantity(value, measured.text, measured.unit, tied=measured.tied)
+
+
+def _as_variable(text: str, quantity: Quantity) -> list[Quantity]:
+    """`5m` may also be five times m."""
+    if not quantity.tied:
+        return []
+    try:
+        return [Quantity(evaluate(text), text)]
+    except Unreadable:
+        return []
+
+
+def _for_the_library(text: str, measured: Measured) -> Quantity | None:
+    """Functions, nested roots, quotients of polynomials. A final degree sign belongs to the function's argument."""
+    if measured.unit == _DEGREES or measured.unit == PERCENT or measured.tied:
+        measured = Measured(text, ())
+    if not is_symbolic(measured.text):
+        return None
+    return Quantity(None, measured.text, measured.unit)
+
+
+def _relations(parts: list[str], signs: list[str]) -> list[Meaning]:
+    """Equations up to a factor, inequalities up to a positive one, written with < or ≤."""
+    if len(parts) != 2 or is_ambiguous(parts[0]) or is_ambiguous(parts[1]):
+        return []
+    sign = signs[0]
+    try:
+        left, right = evaluate(parts[0]), evaluate(split_unit(parts[1]).text)
+        if not (left - right).letters:
+            return []
+        if sign in "=≈":
+            return [Relation("=", (left - right).direction(signed=True))]
+        if sign in ">≥":
+            left, right = right, left
+        return [Relation("<" if sign in "<>" else "≤", (left - right).direction(signed=False))]
+    except Unreadable:
+        return []
+
+
+def _equality(parts: list[str], signs: list[str]) -> Quantity | None:
+    """`x = 2 + 3 = 5`: all that stands after the name must be equal; what follows ≈ must be a rounding of it."""
+    name = read_name(parts[0])
+    values = parts if name is None else parts[1:]
+    if name is None:
+        signs = ["=", *signs]
+    if not values:
+        return None
+    last = read_quantity(values[-1])
+    if len(values) == 1:
+        return None if last is None or name is None else _named(last, name)
+    measured = [split_unit(digits_for_words(value)) for value in values]
+    sides = [_plain(one) for one in measured]
+    exact = sides[0]
+    if exact is None or last is None or len({one.unit for one in measured if one.unit}) > 1:
+        return None
+    for value, one, sign in zip(sides[1:], measured[1:], signs[1:], strict=True):
+        if value is None or (value != exact and not (sign == "≈" and _is_rounding(exact, value, one.text))):
+            return None
+    share = Exact.rational(100) if last.unit == PERCENT else Exact.rational(1)
+    return Quantity(exact * share, values[0], last.unit, name or "", last.tied)
+
+
+def _named(quantity: Quantity, name: str) -> Quantity:
+    return Quantity(quantity.value, quantity.source, quantity.unit, name, quantity.tied)
+
+
+def _plain(measured: Measured) -> Exact | None:
+    """The number, as a share where it is a percentage; None where there are letters in it."""
+    try:
+        value = evaluate(measured.text)
+    except (Unreadable, OutOfBounds):
+        return None
+    if value.letters:
+        return None
+    return value / Exact.rational(100) if measured.unit == PERCENT else value
+
+
+def _is_rounding(exact: Exact, rounded: Exact, text: str) -> bool:
+    """`5√3 ≈ 8.66`: to as many places as are written."""
+    found = _DECIMALS.fullmatch(text)
+    if found is None:
+        return False
+    try:
+        return abs(exact.approximate() - rounded.approximate()) < 10.0 ** -len(found.group(1) or "")
+    except Unreadable:
+        return False

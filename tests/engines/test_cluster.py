@@ -298,8 +298,9 @@ def test_servers_get_token_ids_pictures_and_a_seed_a_sample():
     assert width % 28 == height % 28 == 0, "brought to its final size before the server sees it"
     response = found[0][1][0]
     assert response.token_ids_T.tolist() == [20, outline.end_ids[0]]
-    assert response.logprobs_T.tolist() == [-0.5, -0.25]
-    assert response.entropy_T.isnan().all(), "a server says nothing of entropies"
+    assert response.logprobs_T is None, "a server's log-probs are those after top-p, not the policy's"
+    assert response.entropy_T is None
+    assert not any("logprobs" in request["sampling_params"] for request in client.requests)
     assert {r.truncated for _, responses in found for r in responses} == {True, False}
 
 

@@ -50,9 +50,9 @@ TRAINING = (
         "Groups per step",
         "Trained on, asked for, and sampled to get them",
         {
-            "rollout/groups_kept": "trained on",
-            "rollout/groups_wanted": "asked for",
             "rollout/groups": "sampled",
+            "rollout/groups_wanted": "asked for",
+            "rollout/groups_kept": "trained on",
         },
         from_zero=True,
         smoothed=False,

@@ -324,3 +324,13 @@ def test_replicas_share_the_prompts_and_each_comes_back_in_its_place():
     found = dict(rollouts.sample(prompts, Order(2, Sampling(), (0, 1))))
     assert {index: [prompts[index].id] for index in range(8)} == found
     assert sorted(Replica.shares) == [2, 3, 3]
+
+
+@pytest.mark.parametrize(
+    ("settings", "temperature"),
+    [([], "1.0"), (["rollout.temperature=0.7"], "0.7"), (["rollout.temperature=0.7", "rollout.logprob_temperature=1"], "1.0")],
+)  # fmt: skip
+def test_replicas_record_log_probs_at_the_temperature_of_the_loss(tmp_path, settings, temperature):
+    config = apply_settings(recipes.get("tiny"), settings)
+    found = settings_of(compose(config, ClusterOptions(), tmp_path))
+    assert found["+actor_rollout_ref.rollout.engine_kwargs.pivot.temperature"] == temperature

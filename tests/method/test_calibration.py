@@ -209,3 +209,23 @@ def test_anchor_logprob_by_hand() -> None:
     mask = torch.tensor([[1.0, 1.0, 0.0], [0.0, 0.0, 0.0]])
     assert_close(anchor_logprob(logprobs, mask), torch.tensor([-2.0, math.nan]), equal_nan=True)
     assert anchor_logprob(logprobs, mask, total=True)[0].item() == -4.0
+
+
+def test_rounding_does_not_choose_the_slope_of_the_leaky_guide() -> None:
+    """Tokens that a response shares with its demonstration have a gap of 0, plus or minus the last bits."""
+    gradients = []
+    for noise in (-2e-6, 0.0, 2e-6):
+        logprobs_BT = torch.tensor([[-0.7 + noise, -1.0]], requires_grad=True)
+        loss = leaky_guide_loss(
+            logprobs_BT,
+            torch.tensor([[-0.7, -2.0]]),
+            torch.tensor([0.5]),
+            torch.tensor([False]),
+            torch.ones(1, 2),
+            slope=0.5,
+        )
+        (gradient,) = torch.autograd.grad(loss, logprobs_BT)
+        gradients.append(gradient)
+    # A wrong response: |A| f(Delta), f' = 0.5 at 0 and 1 at Delta = 1, over two tokens.
+    for gradient in gradients:
+        torch.testing.assert_close(gradient, torch.tensor([[0.125, 0.25]]))

@@ -94,8 +94,13 @@ def _copy(response):
     )
 
 
+WARMER = "ser"
+"""The method that samples, and so trains, at another temperature."""
+
+
 def config_for(method: str):
-    return apply_settings(replace(recipes.get("tiny"), method=preset(method)), SETTINGS)
+    warmer = ["rollout.temperature=1.3"] if method == WARMER else []
+    return apply_settings(replace(recipes.get("tiny"), method=preset(method)), SETTINGS + warmer)
 
 
 def embedded(config, prompts):
@@ -154,6 +159,7 @@ def run(method: str, rank: Rank) -> dict[str, float]:
     drawn.clear()
     one = embedded(config, prompts)
     rank.method, rank.corruptor.corruption = config.method, assembly.corruption_of(config)
+    rank.policy.temperature = assembly.logprob_temperature(config)
     other = sharded(config, prompts, rank)
     found: dict[str, float] = defaultdict(float)
     for _ in range(STEPS):

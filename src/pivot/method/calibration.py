@@ -18,6 +18,8 @@ from pivot.method.aggregation import at_least_one
 from pivot.method.numerics import LOGPROB_FLOOR, at_least_float32, on_valid, valid_logprobs
 from pivot.method.shapes import check_floating, check_mask
 
+ROUNDING = 1e-5
+"""How far the log-probs of one token may lie apart in two passes over the same weights, in float32."""
 Margin = Callable[[Tensor], Tensor]
 """f, element by element."""
 
@@ -75,8 +77,12 @@ def softplus_margin() -> Margin:
 
 
 def leaky_margin(slope: float = 0.5) -> Margin:
-    """f = leaky ReLU (CalibRL)."""
-    return lambda values: functional.leaky_relu(values, negative_slope=slope)
+    """f = leaky ReLU (CalibRL): x above 0, slope * x below.
+
+    A response that begins like its demonstration has gaps of 0 there, up to the rounding of two forward passes, which
+    must not decide between two slopes: what is within `ROUNDING` of 0 is on the side of 0 itself.
+    """
+    return lambda values: torch.where(values > ROUNDING, values, slope * values)
 
 
 def calibration_terms(

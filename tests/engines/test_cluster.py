@@ -328,9 +328,13 @@ def test_replicas_share_the_prompts_and_each_comes_back_in_its_place():
 
 @pytest.mark.parametrize(
     ("settings", "temperature"),
-    [([], "1.0"), (["rollout.temperature=0.7"], "0.7"), (["rollout.temperature=0.7", "rollout.logprob_temperature=1"], "1.0")],
-)  # fmt: skip
+    [
+        ([], "1.0"),
+        (["rollout.temperature=0.7"], "0.7"),
+        (["rollout.temperature=0.7", "rollout.logprob_temperature=1"], "1.0"),
+    ],
+)
 def test_replicas_record_log_probs_at_the_temperature_of_the_loss(tmp_path, settings, temperature):
-    config = apply_settings(recipes.get("tiny"), settings)
+    config = apply_settings(recipes.get("tiny"), ["model.device=cpu", *settings])
     found = settings_of(compose(config, ClusterOptions(), tmp_path))
-    assert found["+actor_rollout_ref.rollout.engine_kwargs.pivot.temperature"] == temperature
+    assert found["actor_rollout_ref.rollout.engine_kwargs.pivot.temperature"] == temperature

@@ -18,6 +18,7 @@ from pivot.tasks.template import SYSTEM, user_text
 from pivot.train import assembly
 from pivot.train.clock import PhaseClock
 from pivot.train.data import training_prompts
+from pivot.train.selection import Quotas, Selection
 from pivot.train.trainer import Trainer
 from pivot.types import Prompt, Reward
 
@@ -72,8 +73,7 @@ def remember(trainer: Trainer) -> None:
 
     Where the length is fixed no response ends by itself; they count as ended here.
     """
-    selection = trainer._open(0)
-    selection.num_fresh, selection.num_replayed = len(trainer.sources.prompts), 0
+    selection = Selection(trainer.sources, 0, Quotas(len(trainer.sources.prompts), 0))
     for group in trainer._roll_out(selection.next_visits(), selection):
         trainer._verify([group])
         good = [r for r in group.responses if r.reward and r.reward.correct]

@@ -59,6 +59,7 @@ def test_the_exponent_of_a_power_is_its_power():
 @pytest.mark.parametrize("case", ["fixed", "natural"])
 def test_the_shared_work_replays_with_anchors_from_the_first_step(case):
     trainer = make_trainer("pivot", case, "data.size=12", work=Work(prompts=4, responses=4))
+    assert len(trainer.sources.buffer) > 4, "it has seen the whole set, not one step's prompts"
     outcome = trainer.step()
     trainer.judge.close()
     replayed = [group for group in outcome.selection.kept if group.replayed]

@@ -20,6 +20,7 @@ from pivot.tasks import template
 from pivot.train import assembly
 from pivot.train.clock import PhaseClock
 from pivot.train.data import training_prompts
+from pivot.train.selection import Quotas, Selection
 from pivot.types import Prompt
 
 FAMILIES = ["qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen2_5_vl-real"]
@@ -163,8 +164,7 @@ def make_trainer(folder, tmp_path, monkeypatch, *settings):
 
 def remember_responses(trainer):
     """Fill the buffer for the next step. A random model hardly ever ends its turn, so its turns are ended here."""
-    selection = trainer._open(0)
-    selection.num_fresh, selection.num_replayed = 4, 0
+    selection = Selection(trainer.sources, 0, Quotas(4, 0))
     groups = trainer._roll_out(selection.next_visits(), selection)
     for response in (r for group in groups for r in group.responses):
         response.token_ids_T[-1] = trainer.policy.end_ids[0]

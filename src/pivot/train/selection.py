@@ -61,7 +61,7 @@ class Quotas:
         return self.num_fresh + self.num_replayed
 
 
-@dataclass
+@dataclass(slots=True)
 class Selection:
     """The bookkeeping of one step."""
 

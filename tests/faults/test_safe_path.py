@@ -12,6 +12,7 @@ import pytest
 from pivot.tasks.judge import FunctionJudge
 from pivot.tasks.reward_process import RewardProcess
 from pivot.tasks.verifier import Verifier
+from pivot.types import Prompt
 
 PACKAGE = Path(__file__).resolve().parents[2] / "src" / "pivot"
 TRAPS = (
@@ -139,4 +140,7 @@ def test_no_process_is_started_without_a_safe_path() -> None:
 def test_the_judge_still_finds_functions_on_the_import_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
     judge = FunctionJudge("fault_rewards:by_length", 30.0)
+    prompts = [Prompt("a", "?", "1"), Prompt("b", "?", "1")]
+    rewards = judge.judge(prompts, ["x", "xx"])
     judge.close()
+    assert [reward.accuracy for reward in rewards] == [1.0, 0.0], "odd lengths are right"

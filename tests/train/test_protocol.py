@@ -1,6 +1,5 @@
 """The training protocol where the paper or its sources are definite: full steps, temperature, experience, scores."""
 
-import copy
 import math
 import signal
 
@@ -8,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from pivot.config import apply_settings, validate
+from pivot import recipes
+from pivot.config import validate
 from pivot.errors import UserError
 from pivot.experience import ExperienceBuffer, StoredResponse
-from pivot.method import preset
-from pivot.train import assembly
+from pivot.train import assembly, loop
 from pivot.train.anchors import AnchorSelector, _select
 from pivot.train.loop import resume, train
 from pivot.train.selection import Visit
@@ -20,9 +19,7 @@ from pivot.train.step_batch import StepBatch, with_experience
 from pivot.types import Anchor, Prompt, Response, Reward, RolloutGroup
 
 
-def test_the_paper_recipe_and_the_default_try_twenty_times(small_config):
-    from pivot import recipes
-
+def test_the_paper_recipe_and_the_default_try_twenty_times():
     assert recipes.get("geo3k-3b").rollout.max_tries == 20
     assert recipes.get("tiny").rollout.max_tries == 20
     assert recipes.get("tiny").rollout.oversample
@@ -111,9 +108,9 @@ def test_the_loss_belongs_to_the_distribution_that_was_sampled(small_config, mak
     group, same = found.selection.sampled[0], other.selection.sampled[0]
     response = group.responses[0]
     assert torch.equal(response.token_ids_T, same.responses[0].token_ids_T), "the draw is the same either way"
-    sharper = log_softmax_by_hand(trainer, group, 0.7)
+    sharper = log_softmax_by_hand(group, 0.7)
     torch.testing.assert_close(response.logprobs_T, sharper, atol=3e-5, rtol=0)
-    plain = log_softmax_by_hand(trainer, group, 1.0)
+    plain = log_softmax_by_hand(group, 1.0)
     torch.testing.assert_close(same.responses[0].logprobs_T, plain, atol=3e-5, rtol=0)
     assert float((sharper - plain).abs().max()) > 0.01
     # One minibatch of on-policy tokens: every ratio is 1, at either temperature, or the two sides disagree.
@@ -121,9 +118,9 @@ def test_the_loss_belongs_to_the_distribution_that_was_sampled(small_config, mak
         assert outcome.update.terms["ratio_max"] == pytest.approx(1.0, abs=1e-3)
 
 
-def log_softmax_by_hand(trainer, group, temperature: float) -> torch.Tensor:
+def log_softmax_by_hand(group, temperature: float) -> torch.Tensor:
     """From a plain forward of a fresh model over prompt and response."""
-    policy = assembly.load_model(small_tiny())
+    policy = assembly.load_model(recipes.get("tiny"))
     prompt, ids = policy.encoder.encode(group.prompt), group.responses[0].token_ids_T
     with torch.no_grad():
         whole = torch.cat([prompt.input_ids_L, ids])[None]
@@ -134,12 +131,6 @@ def log_softmax_by_hand(trainer, group, temperature: float) -> torch.Tensor:
         hidden = policy.hidden(inputs, positions, None)[0, len(prompt) - 1 : -1]
         logits = (hidden @ policy.head_weight_VD.T).float() / temperature
     return logits.log_softmax(-1).gather(-1, ids[:, None])[:, 0]
-
-
-def small_tiny():
-    from pivot import recipes
-
-    return recipes.get("tiny")
 
 
 def test_entropies_and_support_use_the_same_temperature(small_config, make_trainer):
@@ -232,20 +223,30 @@ def test_a_sampler_without_log_probs_of_the_policy_gets_them_from_a_pass_of_our_
     small_config, make_trainer
 ):
     """As with vLLM and SGLang, whose log-probs are renormalised by top-p: what is stored are the policy's own."""
-    config = small_config("off-pg-vaa", "rollout.recompute_logprobs=true", "method.warmup_share=0")
+    config = small_config(
+        "off-pg-vaa", "rollout.recompute_logprobs=true", "method.warmup_share=0", "train.overlap=false"
+    )
     trainer, plain = make_trainer(config), make_trainer(config)
-    sample = trainer._sample
+    sample, score = trainer._sample, trainer.scorer.score
+    calls = []
+
+    def scored(*arguments, **options):
+        calls.append("score")
+        return score(*arguments, **options)
 
     def without_log_probs(prompts, step):
+        calls.append("sample")
         found = sample(prompts, step)
         for responses in found.values():
             for one in responses:
                 one.logprobs_T = one.entropy_T = None
         return found
 
-    trainer._sample = without_log_probs
+    trainer._sample, trainer.scorer.score = without_log_probs, scored
     for _ in range(2):
+        calls.clear()
         outcome, other = trainer.step(), plain.step()
+        assert calls == sorted(calls, key=["sample", "score"].index), "servers sleep once anything is scored"
         assert all(math.isfinite(norm) for norm in outcome.update.grad_norms)
         assert outcome.update.terms["total"] == pytest.approx(other.update.terms["total"], abs=1e-4)
     stored, known = (one.sources.buffer.state_dict()["arrays"]["logprobs"] for one in (trainer, plain))
@@ -312,13 +313,10 @@ def test_collected_scores_decide_as_they_were_collected(small_config, make_train
 
 
 def test_a_prompt_with_an_unscored_candidate_is_rated_whole(small_config):
-    class Scorer:
-        asked = 0
-
-    selector = AnchorSelector(preset("ser"), Scorer(), ExperienceBuffer(), {})
-    selector.method = apply_settings(small_config("ser"), ["method.anchor_scores=collected"]).method
+    method = small_config("ser", "method.anchor_scores=collected").method
+    selector = AnchorSelector(method, None, ExperienceBuffer(), {})
     asked = []
-    selector._score_candidates = lambda candidates, encoded, step: asked.append(copy.copy(candidates)) or {}
+    selector._score_candidates = lambda candidates, encoded, step: asked.append(candidates) or {}
     prompt = Prompt("p", "?", "1")
     scored, unscored = stored(0.1, 0.2), stored(0.3, None)
     selector.rate([Visit(prompt, candidates=(scored, unscored))], {}, 1)
@@ -334,8 +332,6 @@ def test_stopping_and_resuming_keeps_what_oversampling_knows(tmp_path, small_con
     settings = ["train.steps=6", "checkpoint.every=3", "rollout.max_tries=20", "data.size=64"]
     config = small_config("pivot", *settings)
     train(config, tmp_path / "whole", quiet=True)
-    from pivot.train import loop
-
     original = loop._Run._step
 
     def stop_after_three(self, *arguments):

@@ -12,11 +12,11 @@ WINDOW = 32
 ENOUGH = 8
 """Steps before anything is called usual."""
 LOUD = 10.0
-"""A spike of this size is said aloud."""
+"""A spike of this size is reported."""
 _TO_SIGMA = 1.4826
 """Median absolute deviation -> standard deviation, for normal noise."""
 LOST_FORM = 0.05
-"""A fall of the share in form by this much is said aloud."""
+"""Reported when the share of well-formed responses falls by this much."""
 _LOSS, _GRADIENT, _FORM = "loss/total", "optim/grad_norm_max", "reward/format"
 
 

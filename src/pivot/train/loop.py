@@ -68,7 +68,7 @@ def find_start(folder: RunFolder, config: Config) -> Checkpoint | None:
 
 
 def _last_good(store: CheckpointStore) -> Checkpoint | None:
-    """Where to go on; None if no step was ever saved. Damage is said aloud, and ends it where nothing else is left."""
+    """Where to go on; None if no step was ever saved. Reports damaged checkpoints; raises if none is usable."""
     damaged: list[str] = []
     start = store.latest_good(report=damaged.append)
     if start is None and damaged:
@@ -207,7 +207,7 @@ class _Run:
         return row
 
     def _budgets(self, step: int) -> dict[str, int]:
-        """The token budgets, which running out of memory halves; a change is said aloud."""
+        """The token budgets, which running out of memory halves; a change is reported."""
         for name, tokens in self.trainer.budgets.items():
             if tokens != self.budgets[name]:
                 self.progress.say(f"step {step}: out of memory; {name} is {tokens} from now on")

@@ -62,7 +62,7 @@ def _rollout(outcome: StepOutcome) -> Row:
         "rollout/length_mean": _mean(lengths),
         "rollout/length_max": max(lengths, default=0),
         "rollout/truncated_share": _mean([r.truncated for r in responses]),
-        "rollout/entropy": _entropy(outcome, responses),
+        **_entropy(outcome, responses),
         "rollout/groups": len(selection.sampled),
         "rollout/groups_wanted": selection.quotas.total,
         "rollout/groups_kept": len(selection.kept),
@@ -73,13 +73,13 @@ def _rollout(outcome: StepOutcome) -> Row:
     }
 
 
-def _entropy(outcome: StepOutcome, responses: Sequence[Response]) -> float:
-    """Mean over all sampled tokens; where the sampler does not say it, over those that were trained on."""
+def _entropy(outcome: StepOutcome, responses: Sequence[Response]) -> Row:
+    """Mean over all sampled tokens; where the sampler does not say it, over those that were trained on, if any were."""
     known = [float(r.entropy_T.sum()) for r in responses if r.entropy_T is not None]
     if len(known) == len(responses):
-        return sum(known) / max(1, sum(map(len, responses)))
+        return {"rollout/entropy": sum(known) / max(1, sum(map(len, responses)))}
     batch = outcome.batch
-    return 0.0 if batch is None else _masked_mean(batch.entropy_BT, batch.mask_BT)
+    return {} if batch is None else {"rollout/entropy": _masked_mean(batch.entropy_BT, batch.mask_BT)}
 
 
 def _visual(outcome: StepOutcome) -> Row:

@@ -23,7 +23,7 @@ class StepLog:
         self.history, self.form, self.fullness = History(past), FormWatch(past), FullnessWatch(past)
 
     def notice(self, row: Mapping[str, Any]) -> dict[str, float]:
-        """How far the step's loss and gradient stand out from those before; what a person should see is said aloud."""
+        """How far the step's loss and gradient stand out from earlier ones; reports what a person should see."""
         spikes = self.history.spikes(row)
         self.history.add(row)
         for sentence in (loud(spikes), self.form.add(row), self.fullness.add(row)):

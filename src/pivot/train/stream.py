@@ -13,7 +13,7 @@ from pivot.seeding import stable_seed
 class FreshStream:
     """Prompt ids without end. It advances by just what was taken; what had to be passed over comes first next time.
 
-    The order of an epoch hangs on (seed, epoch) alone, so the state is three small things.
+    The order of an epoch depends on (seed, epoch) alone, so the state is three small things.
     """
 
     def __init__(self, prompt_ids: Sequence[str], seed: int) -> None:

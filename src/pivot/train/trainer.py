@@ -64,17 +64,16 @@ class Trainer:
         self.lookahead = Lookahead(self.method, self.scorer, self.anchor_selector, self.clock, overlap)
 
     def step(self) -> StepOutcome:
-        """Draw, roll out, verify, record, filter, anchor, score, allocate, update."""
+        """Draw, roll out, verify and filter until the step is full; record, anchor, score, allocate, update."""
         step = self.finished_steps + 1
         selection = self._open(step)
         self.lookahead.begin()
         while visits := selection.next_visits():  # Eq. 6: replayed prompts at the frontier, and fresh ones
             groups = self._roll_out(visits, selection)  # Eq. 1: G responses each
             self._verify(groups)  # R_i
-            groups = selection.finite(groups)
-            self._record(groups, step)  # x -> {p-hat, Y+}
-            selection.observe(groups)  # DAPO: 0 < k < G
+            selection.observe(selection.finite(groups))  # DAPO: 0 < k < G
         selection.close()
+        self._record(selection.sampled, step)  # x -> {p-hat, Y+}, whatever the filter said
         outcome = StepOutcome(step, selection, self.gate.is_open, AnchorScores())
         self.gate.observe(_solved_ratio(selection.sampled), step)
         if selection.nonfinite:
@@ -193,13 +192,16 @@ class Trainer:
 
     def _fill_in_logprobs(self, groups: Sequence[RolloutGroup], step: int) -> None:
         """Log-probs of what will be stored, where the sampler did not know those of the policy itself."""
-        found = [(g, r) for g in groups for r in _replayable(g) if r.logprobs_T is None]
+        unknown = [(g, [r for r in _replayable(g) if r.logprobs_T is None]) for g in groups]
+        found = [(group, responses) for group, responses in unknown if responses]
         if not found:
             return
         with self.clock.phase("score"):
-            units = [Unit(self.encoded(group.prompt), [response.token_ids_T]) for group, response in found]
+            units = [
+                Unit(self.encoded(g.prompt), [r.token_ids_T for r in responses]) for g, responses in found
+            ]
             scores = self.scorer.score(units, step, "clean")
-            for row, (_, response) in enumerate(found):
+            for row, response in enumerate(r for _, responses in found for r in responses):
                 response.logprobs_T = scores.logprobs_BT[row, : len(response)]
                 response.entropy_T = scores.entropy_BT[row, : len(response)]
 

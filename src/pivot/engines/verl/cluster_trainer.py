@@ -26,7 +26,7 @@ from pivot.train.scoring import Scorer
 from pivot.train.selection import Selection, Sources
 from pivot.train.stream import FreshStream
 from pivot.train.trainer import StepOutcome, Trainer
-from pivot.types import Prompt, Response
+from pivot.types import Prompt, Response, RolloutGroup
 
 
 @dataclass(frozen=True)
@@ -87,6 +87,11 @@ class ClusterTrainer(Trainer):
         plan = self.plan
         order = Order(plan.responses, plan.sampling, (plan.seed, step), batch_tokens=plan.batch_tokens)
         return dict(self.elsewhere.rollouts.sample([encoded.prompt for encoded in prompts], order))
+
+    def _fill_in_logprobs(self, groups: Sequence[RolloutGroup], step: int) -> None:
+        """The ranks score; the replicas have sampled all that the step needs."""
+        self._rest()
+        super()._fill_in_logprobs(groups, step)
 
     def _anchor(self, selection: Selection, step: int) -> AnchorScores:
         """What follows the rollouts of a step needs the ranks, and their memory."""

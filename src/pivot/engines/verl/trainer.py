@@ -117,7 +117,7 @@ class PivotTrainer(PPOTrainerSync):
         recorder.begin(self.cluster, evaluation)
 
     def step(self, metrics: dict, timing_raw: dict) -> transfer_queue.KVBatchMeta:
-        """Draw, roll out, verify, record, filter, anchor, score, allocate, update."""
+        """The step of the embedded engine, with its forwards and updates on the ranks."""
         self.cluster.lr = self.recorder.learning_rate()
         self.outcome = self.cluster.step()
         # The driver holds a step's rows itself; verl's queue learns that there was a step, and clears it away.

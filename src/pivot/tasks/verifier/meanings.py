@@ -13,8 +13,6 @@ from .exact import Exact
 from .names import names_agree
 from .units import PERCENT, Unit, units_agree
 
-MAX_MATCHED = 64
-
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
@@ -249,9 +247,9 @@ def _choices_agree(given: Reading, truth: Reading) -> bool | None:
 
 
 def _match(given: AnySequence[Reading], truth: AnySequence[Reading]) -> bool:
-    """Each given item with a true one of its own, in any order."""
-    left = list(truth[:MAX_MATCHED])
-    for item in given[:MAX_MATCHED]:
+    """Each given item with a true one of its own, in any order; `sequences.MAX_ITEMS` bounds both."""
+    left = list(truth)
+    for item in given:
         found = next((place for place, other in enumerate(left) if agree(item, other) is True), None)
         if found is None:
             return False

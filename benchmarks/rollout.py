@@ -59,7 +59,7 @@ def _write_prompts(folder: Path) -> Path:
 
 
 def be_pivot(size: int, work: Path) -> None:
-    from pivot.rollout import sample_responses
+    from pivot.sampling import sample_responses
 
     policy, prompts, sampling = _policy()
 
@@ -140,9 +140,9 @@ def _policy():
     from benchmarks.world import NUM_PROMPTS
     from pivot import recipes
     from pivot.config import apply_settings
-    from pivot.policy.loading import load_policy
-    from pivot.rollout import Sampling
-    from pivot.train.data import training_prompts
+    from pivot.models.loading import load_policy
+    from pivot.sampling import Sampling
+    from pivot.training.prompts import training_prompts
 
     torch.set_num_threads(1)
     policy = load_policy("tiny")

@@ -14,10 +14,10 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from pivot.tasks.verifier import Verifier
-from pivot.tasks.verifier.check import judge
-from pivot.tasks.verifier.pool import Job, WorkerPool
-from pivot.tasks.verifier.reading import _remembered
+from pivot.rewards.verifier import Verifier
+from pivot.rewards.verifier.check import judge
+from pivot.rewards.verifier.pool import Job, WorkerPool
+from pivot.rewards.verifier.reading import _remembered
 
 ANSWERS = Path(__file__).parents[2] / "shared" / "data" / "geometry3k" / "answers.jsonl"
 

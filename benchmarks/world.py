@@ -11,15 +11,15 @@ from typing import Any
 from benchmarks.cases import CASES, PROMPTS, RESPONSES, parity
 from pivot import recipes
 from pivot.config import apply_settings
+from pivot.data.template import SYSTEM, user_text
 from pivot.experience import StoredResponse
 from pivot.method import preset
-from pivot.policy.loading import resolve_model
-from pivot.tasks.template import SYSTEM, user_text
-from pivot.train import assembly
-from pivot.train.clock import PhaseClock
-from pivot.train.data import training_prompts
-from pivot.train.selection import Quotas, Selection
-from pivot.train.trainer import Trainer
+from pivot.models.loading import resolve_model
+from pivot.training import build
+from pivot.training.clock import PhaseClock
+from pivot.training.prompts import training_prompts
+from pivot.training.selection import Quotas, Selection
+from pivot.training.trainer import Trainer
 from pivot.types import Prompt, Reward
 
 NUM_PROMPTS = 64
@@ -53,14 +53,14 @@ def make_trainer(method: str, case: str, *settings: str, work: Work | None = Non
     )  # fmt: skip
     if work.image_side:  # the tiny model's own limit would scale them down again
         config = apply_settings(config, [f"model.max_pixels={work.image_side**2}"])
-    judge = _ParityJudge() if case == "fixed" else assembly.build_judge(config)
-    policy = assembly.load_model(config)
+    judge = _ParityJudge() if case == "fixed" else build.build_judge(config)
+    policy = build.load_model(config)
     if work.vocabulary:
         policy.model.resize_token_embeddings(work.vocabulary, mean_resizing=False)
     prompts = training_prompts(config).by_id
     if work.image_side:
         prompts = {name: _enlarged(prompt, work.image_side) for name, prompt in prompts.items()}
-    trainer = assembly.build_trainer(config, policy, prompts, judge, PhaseClock())
+    trainer = build.build_trainer(config, policy, prompts, judge, PhaseClock())
     sampling = replace(trainer.plan.sampling, min_tokens=min_tokens)
     trainer.plan = replace(trainer.plan, sampling=sampling)
     if trainer.method.replay:

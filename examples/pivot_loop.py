@@ -37,13 +37,13 @@ from pivot.method import (
     token_utility,
     visual_support,
 )
-from pivot.policy.corruption import Corruption, Corruptor
-from pivot.policy.loading import load_policy
-from pivot.policy.policy import Policy, ResponseStatistics
-from pivot.policy.rows import Unit
-from pivot.rollout import Sampling, sample_responses
-from pivot.tasks import procedural
-from pivot.tasks.verifier import Verifier
+from pivot.models.corruption import Corruption, Corruptor
+from pivot.models.loading import load_policy
+from pivot.models.policy import Policy, ResponseStatistics
+from pivot.models.rows import PromptWithResponses
+from pivot.rewards.verifier import Verifier
+from pivot.sampling import Sampling, sample_responses
+from pivot.tiny import procedural
 from pivot.types import Anchor, Prompt, RolloutGroup
 
 BETA = 0.1  # strength of the modulation, Eq. 14; ours: the paper prints no value
@@ -100,7 +100,7 @@ class StepLine:
 class TrainingRows:
     """The responses that a step trains on, group by group, at the weights of its start."""
 
-    units: list[Unit]
+    units: list[PromptWithResponses]
     """P of them: a prompt with the token ids of its G responses."""
     correct_B: Tensor
     anchor_logprob_B: Tensor
@@ -170,13 +170,18 @@ def train(sizes: Sizes, show: Callable[[StepLine], None] = print) -> tuple[Polic
     return policy, buffer
 
 
-def as_units(policy: Policy, groups: Sequence[RolloutGroup]) -> list[Unit]:
+def as_units(policy: Policy, groups: Sequence[RolloutGroup]) -> list[PromptWithResponses]:
     """Each group's prompt, its image cut into patches, with the token ids of its responses."""
-    return [Unit(policy.encoder.encode(g.prompt), [r.token_ids_T for r in g.responses]) for g in groups]
+    return [
+        PromptWithResponses(policy.encoder.encode(g.prompt), [r.token_ids_T for r in g.responses])
+        for g in groups
+    ]
 
 
 @torch.no_grad()
-def score(policy: Policy, corruptor: Corruptor, units: Sequence[Unit], step: int) -> ResponseStatistics:
+def score(
+    policy: Policy, corruptor: Corruptor, units: Sequence[PromptWithResponses], step: int
+) -> ResponseStatistics:
     """log p, log q, H and KL(p||q) of each response token: a pass with the image, one with it corrupted."""
     prompts = [unit.prompt for unit in units]
     clean = policy.features(prompts)
@@ -190,7 +195,7 @@ def fix_anchor(
 ) -> Anchor:
     """y_exp: of the stored responses' more certain half, the one that depends most on the image."""
     candidates = [torch.from_numpy(c.token_ids).long() for c in buffer.candidates(prompt.id)]
-    found = score(policy, corruptor, [Unit(policy.encoder.encode(prompt), candidates)], step)
+    found = score(policy, corruptor, [PromptWithResponses(policy.encoder.encode(prompt), candidates)], step)
     assert found.divergence_BT is not None
     length_N = found.mask_BT.sum(dim=1)
     dependency_N = found.divergence_BT.sum(dim=1) / length_N  # Eq. 4: V(y), under one and the same I~
@@ -234,7 +239,9 @@ def record(buffer: ExperienceBuffer, groups: Sequence[RolloutGroup], step: int) 
         )
 
 
-def allocate(groups: Sequence[RolloutGroup], units: list[Unit], scores: ResponseStatistics) -> TrainingRows:
+def allocate(
+    groups: Sequence[RolloutGroup], units: list[PromptWithResponses], scores: ResponseStatistics
+) -> TrainingRows:
     """An advantage for each token: its group's, and more of it where the image supports the token."""
     assert scores.corrupted_logprobs_BT is not None
     mask_BT = scores.mask_BT

@@ -6,7 +6,8 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
-from dataclasses import dataclass
+import json
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,21 @@ import torch
 from PIL import Image
 
 torch.set_num_threads(1)
+
+SMALL = [
+    "train.steps=3",
+    "train.prompts_per_step=6",
+    "train.minibatch_prompts=3",
+    "rollout.responses=4",
+    "rollout.max_tokens=64",
+    "rollout.max_tries=2",
+    "data.size=24",
+    "data.validation_size=4",
+    "eval.every=0",
+    "eval.final_prompts=0",
+    "checkpoint.every=100",
+    "log.rollouts_per_step=0",
+]
 
 
 @dataclass(frozen=True)
@@ -41,7 +57,7 @@ def picture():
 @pytest.fixture
 def policy():
     """The shipped tiny model, fresh for each test."""
-    from pivot.policy.loading import load_policy
+    from pivot.models.loading import load_policy
 
     return load_policy("tiny")
 
@@ -53,3 +69,41 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip("../shared/data is absent")
     return folder
+
+
+@pytest.fixture(scope="session")
+def small_config():
+    """The tiny recipe cut down, for a method and further settings."""
+
+    def make(method: str = "pivot", *settings: str):
+        from pivot import recipes
+        from pivot.config import apply_settings
+        from pivot.method import preset
+
+        config = replace(recipes.get("tiny"), method=preset(method))
+        return apply_settings(config, [*SMALL, *settings])
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def repeatable():
+    """The rows of a metrics.jsonl without what differs from run to run."""
+
+    def read(run):
+        rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        return [{k: v for k, v in row.items() if not k.startswith(("time/", "memory/"))} for row in rows]
+
+    return read
+
+
+@pytest.fixture(scope="session")
+def weights():
+    """The weights of a run's newest checkpoint."""
+    from safetensors.torch import load_file
+
+    def read(run):
+        newest = max((run / "checkpoints").glob("step-*"), key=lambda p: int(p.name[5:]))
+        return load_file(newest / "model" / "model.safetensors")
+
+    return read

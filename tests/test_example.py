@@ -11,11 +11,11 @@ import torch
 
 from pivot.experience import ExperienceBuffer
 from pivot.method import ObjectiveInputs, TokenScores, allocate_advantage, count_totals, objective, preset
-from pivot.policy.corruption import Corruptor
-from pivot.policy.loading import load_policy
-from pivot.tasks import procedural
-from pivot.tasks.verifier import Verifier
-from pivot.train.step_batch import build_batch
+from pivot.models.corruption import Corruptor
+from pivot.models.loading import load_policy
+from pivot.rewards.verifier import Verifier
+from pivot.tiny import procedural
+from pivot.training.batch import build_batch
 
 PATH = Path(__file__).parent.parent / "examples" / "pivot_loop.py"
 TOLERANCE = {"atol": 1e-6, "rtol": 1e-6}

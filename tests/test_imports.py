@@ -12,13 +12,14 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "src" / "pivot"
 
 LAYERS: tuple[set[str], ...] = (
-    {"errors", "types", "durable", "seeding", "records"},
+    {"errors", "types", "durable", "seeding", "jsonl"},
     {"method"},
-    {"experience", "tasks", "config", "recipes"},
-    {"policy"},
-    {"rollout"},
+    {"experience", "data", "rewards", "config", "recipes", "tiny"},
+    {"models"},
+    {"sampling"},
     {"evaluate"},
-    {"train"},
+    {"training"},
+    {"runs"},
 )
 """From the bottom up; rooms that are not named here stand on top and may import everything."""
 
@@ -75,12 +76,13 @@ def test_rooms_of_one_layer_do_not_import_each_other_in_a_circle() -> None:
 def test_sweep_knows_neither_the_command_line_nor_the_tiny_study() -> None:
     allowed = {
         "errors",
-        "records",
+        "jsonl",
         "config",
         "recipes",
         "method",
         "evaluate",
-        "train",
+        "training",
+        "runs",
         "report",
         "doctor",
         "sweep",
@@ -110,9 +112,9 @@ def test_optional_engines_are_imported_in_their_own_files_alone() -> None:
 
 
 def test_an_upward_import_would_be_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for room in ("method", "train"):
+    for room in ("method", "training"):
         (tmp_path / room).mkdir()
     module = tmp_path / "method" / "wrong.py"
-    module.write_text("def f():\n    from ..train import step\n", encoding="utf-8")
+    module.write_text("def f():\n    from ..training import step\n", encoding="utf-8")
     monkeypatch.setattr(f"{__name__}.PACKAGE", tmp_path)
-    assert _imported_rooms(module) == {"train"}
+    assert _imported_rooms(module) == {"training"}

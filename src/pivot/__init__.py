@@ -1,20 +1,42 @@
 """PIVOT: visually grounded reinforcement learning with verifiable rewards for vision-language models.
 
-from pivot import recipes, train
-train(recipes.get("tiny"), "runs/tiny")
+Example:
+    import pivot
+    pivot.train(pivot.recipes.get("tiny"), "runs/tiny")
 """
 
 from __future__ import annotations
 
 import importlib
+from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pivot import recipes
+    from pivot.config import Config
+    from pivot.runs.run import RunResult
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "recipes", "train"]
+__all__ = ["__version__", "recipes", "resume", "train"]
+
+
+def train(config: Config, out: str | Path, *, quiet: bool = False) -> RunResult:
+    """Train from the beginning into a new folder."""
+    from pivot.runs import run
+
+    return run.train(config, Path(out), quiet=quiet)
+
+
+def resume(out: str | Path, *, quiet: bool = False) -> RunResult:
+    """Continue a stopped run exactly where it was."""
+    from pivot.runs import run
+
+    return run.resume(Path(out), quiet=quiet)
 
 
 def __getattr__(name: str) -> ModuleType:
-    """Rooms are imported when they are used: `import pivot` stays light."""
-    if name in ("recipes", "train"):
-        return importlib.import_module(f"pivot.{name}")
+    """Subpackages are imported on first use, so that `import pivot` stays light."""
+    if name == "recipes":
+        return importlib.import_module("pivot.recipes")
     raise AttributeError(f"module 'pivot' has no attribute {name!r}")

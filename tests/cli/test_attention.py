@@ -3,12 +3,11 @@ import shutil
 
 import pytest
 
-from pivot import recipes
+from pivot import recipes, tiny
 from pivot.cli import main
 from pivot.cli.attention import load_prompts
 from pivot.config import apply_settings, to_dict
-from pivot.policy import tiny
-from pivot.policy.loading import load_policy, save_policy
+from pivot.models.loading import load_policy, save_policy
 
 
 def test_two_models_in_one_figure(tmp_path, capsys):

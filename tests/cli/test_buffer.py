@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerFast
 
 from pivot.cli import main
 from pivot.experience import ExperienceBuffer, StoredResponse
-from pivot.train.checkpoint import CheckpointStore
+from pivot.runs.checkpoint import CheckpointStore
 
 WORDS = ["[UNK]", "the", "angle", "is", "70", "\x1b[31mred"]
 

@@ -13,7 +13,7 @@ from pivot.config import Config, apply_settings
 from pivot.doctor import Device, estimate, find_architecture, inspect_machine, judge
 from pivot.doctor.memory import activation_bytes
 from pivot.errors import UserError
-from pivot.policy.loading import load_policy
+from pivot.models.loading import load_policy
 
 GPU = Device("test GPU", 80 * 2**30, 80 * 2**30, "cuda")
 

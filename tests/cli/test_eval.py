@@ -6,10 +6,9 @@ import shutil
 
 import pytest
 
-from pivot import recipes
+from pivot import recipes, tiny
 from pivot.cli import main
 from pivot.config import apply_settings, to_dict
-from pivot.policy import tiny
 from pivot.report.evaluation import evaluation_table
 from pivot.report.run import read_run
 
@@ -221,7 +220,7 @@ def test_a_mistake_is_one_sentence(capsys, options, said):
 def test_a_group_stands_for_its_benchmarks_in_the_papers_order(elsewhere, monkeypatch):
     from pivot.cli import eval as command
     from pivot.evaluate.sets import EvaluationSet
-    from pivot.tasks import procedural
+    from pivot.tiny import procedural
 
     def load_sets(names, options):
         return [EvaluationSet(name, list(procedural.dataset("test", 1))) for name in names]

@@ -7,9 +7,9 @@ import pytest
 import torch
 from transformers import AutoModelForImageTextToText
 
+from pivot import tiny
 from pivot.cli import main
-from pivot.policy import tiny
-from pivot.policy.tiny.pretrain import Plan, pretrain
+from pivot.tiny.pretrain import Plan, pretrain
 
 SHORT = ["pretrain", "--steps", "4", "--batch-size", "4", "--prompts", "5", "--samples", "1"]
 

@@ -1,4 +1,4 @@
-"""`pivot train` as a person types it; whole runs are in tests/train."""
+"""`pivot train` as a person types it; whole runs are in tests/runs."""
 
 import json
 

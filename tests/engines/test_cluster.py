@@ -16,17 +16,17 @@ from pivot import recipes
 from pivot.cli import main
 from pivot.config import apply_settings
 from pivot.engines.verl.compose import ClusterOptions, compose, device_of
-from pivot.engines.verl.jobs import deal, has_images, pieces_of
+from pivot.engines.verl.jobs import has_images, partition, pieces_of
 from pivot.engines.verl.requests import server_settings
 from pivot.engines.verl.requirements import TESTED, check_environment, check_machine, check_supported
-from pivot.engines.verl.rollouts import Order, ReplicaRollouts, ServerRollouts
+from pivot.engines.verl.rollouts import ReplicaRollouts, SampleRequest, ServerRollouts
 from pivot.errors import UserError
 from pivot.method import preset
-from pivot.policy.rows import Unit
-from pivot.rollout import Sampling
-from pivot.tasks import procedural
-from pivot.train.assembly import plan_of
-from pivot.train.batching import Packing
+from pivot.models.rows import PromptWithResponses
+from pivot.sampling import Sampling
+from pivot.tiny import procedural
+from pivot.training.build import plan_of
+from pivot.training.packing import Packing
 
 NO_GPU = not torch.cuda.is_available()
 
@@ -193,12 +193,12 @@ def test_device_follows_the_configuration():
 
 @pytest.fixture(scope="module")
 def units():
-    from pivot.policy.loading import load_policy
+    from pivot.models.loading import load_policy
 
     encode = load_policy("tiny").encoder.encode
     prompts = procedural.dataset("train", 7)
     return [
-        Unit(encode(p), [torch.arange(3 + (5 * i + 7 * j) % 23) for j in range(1 + i % 4)])
+        PromptWithResponses(encode(p), [torch.arange(3 + (5 * i + 7 * j) % 23) for j in range(1 + i % 4)])
         for i, p in enumerate(prompts)
     ]
 
@@ -206,7 +206,7 @@ def units():
 @pytest.mark.parametrize("num_ranks", [1, 2, 3, 16])
 @pytest.mark.parametrize("budget", [300, 100_000])
 def test_every_row_is_dealt_once_and_ranks_stay_in_step(units, num_ranks, budget):
-    plans = deal(units, Packing("tree", budget), num_ranks)
+    plans = partition(units, Packing("tree", budget), num_ranks)
     pieces = pieces_of(units, plans)
     assert len(pieces) == num_ranks
     assert len({len(part) for part in pieces}) == 1, "all ranks enter the model equally often"
@@ -221,7 +221,7 @@ def test_every_row_is_dealt_once_and_ranks_stay_in_step(units, num_ranks, budget
 
 
 def test_a_prompt_stays_on_one_rank_and_ranks_have_alike_much_to_do(units):
-    pieces = pieces_of(units, deal(units, Packing("tree", 300), 2))
+    pieces = pieces_of(units, partition(units, Packing("tree", 300), 2))
     ids = [{prompt.id for piece in part if piece.counts for prompt in piece.prompts} for part in pieces]
     assert not ids[0] & ids[1]
     load = [sum(unit.tree_length for unit in units if unit.prompt.prompt.id in names) for names in ids]
@@ -229,11 +229,11 @@ def test_a_prompt_stays_on_one_rank_and_ranks_have_alike_much_to_do(units):
 
 
 def test_ranks_without_rows_get_stand_ins_that_do_not_count(units):
-    pieces = pieces_of(units[:1], deal(units[:1], Packing("tree", 100_000), 3))
+    pieces = pieces_of(units[:1], partition(units[:1], Packing("tree", 100_000), 3))
     assert [[piece.counts for piece in part] for part in pieces] == [[True], [False], [False]]
     assert has_images(units)
     blind = replace(units[0].prompt.prompt, images=())
-    assert not has_images([Unit(replace(units[0].prompt, prompt=blind), units[0].responses)])
+    assert not has_images([PromptWithResponses(replace(units[0].prompt, prompt=blind), units[0].responses)])
 
 
 def test_sampling_settings_are_the_servers_own_words():
@@ -279,14 +279,14 @@ def verl_config(name: str, ranks: int = 4, tensor_parallel: int = 2):
 
 
 def test_servers_get_token_ids_pictures_and_a_seed_a_sample():
-    from pivot.policy.loading import load_outline, resolve_model
+    from pivot.models.loading import load_outline, resolve_model
 
     outline = load_outline(Path(resolve_model("tiny")))
     client = EchoClient(outline.end_ids[0])
     rollouts = ServerRollouts.create(verl_config("vllm"), client, teacher_client=None)
     rollouts.outline = outline
     prompts = procedural.dataset("train", 2)
-    order = Order(3, Sampling(max_tokens=5), (0, 7))
+    order = SampleRequest(3, Sampling(max_tokens=5), (0, 7))
     found = list(rollouts.sample(prompts, order))
     assert [index for index, _ in found] == [0, 1]
     assert all(len(responses) == 3 for _, responses in found)
@@ -321,7 +321,7 @@ def test_replicas_share_the_prompts_and_each_comes_back_in_its_place():
 
     rollouts = ReplicaRollouts(verl_config("pivot", ranks=3, tensor_parallel=1), Replica())
     prompts = procedural.dataset("train", 8)
-    found = dict(rollouts.sample(prompts, Order(2, Sampling(), (0, 1))))
+    found = dict(rollouts.sample(prompts, SampleRequest(2, Sampling(), (0, 1))))
     assert {index: [prompts[index].id] for index in range(8)} == found
     assert sorted(Replica.shares) == [2, 3, 3]
 

@@ -7,9 +7,9 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from pivot.errors import UserError
 from pivot.evaluate.attention import ImageAttention, measure, response_mass
-from pivot.policy.rows import Unit
-from pivot.rollout import Sampling
-from pivot.tasks import procedural
+from pivot.models.rows import PromptWithResponses
+from pivot.sampling import Sampling
+from pivot.tiny import procedural
 from pivot.types import Prompt
 
 
@@ -23,7 +23,7 @@ def units(policy, picture):
     }
     generator = torch.Generator().manual_seed(0)
     return {
-        name: Unit(
+        name: PromptWithResponses(
             policy.encoder.encode(prompt),
             [torch.randint(0, 250, (length,), generator=generator) for length in (7, 1, 23)],
         )
@@ -77,7 +77,7 @@ def test_both_images_count(policy, units):
     places = (prompt.input_ids_L == policy.encoder.image_token_id).nonzero().flatten()
     first = int((places.diff() > 1).nonzero()) + 1
     shares = [eager_mass(policy, prompt, response, part) for part in (places[:first], places[first:])]
-    found = response_mass(policy, Unit(prompt, [response]))[0]
+    found = response_mass(policy, PromptWithResponses(prompt, [response]))[0]
     assert all((share > 1e-3).all() for share in shares)
     torch.testing.assert_close(found, shares[0] + shares[1], atol=1e-5, rtol=0)
 
@@ -93,7 +93,9 @@ def test_no_tensor_holds_all_queries_at_once(policy, units, monkeypatch):
     monkeypatch.setattr(
         torch.Tensor, "softmax", lambda x, *a, **k: sizes.append(tuple(x.shape)) or softmax(x, *a, **k)
     )
-    response_mass(policy, Unit(units["one"].prompt, units["one"].responses[2:]), chunk_queries=4)
+    response_mass(
+        policy, PromptWithResponses(units["one"].prompt, units["one"].responses[2:]), chunk_queries=4
+    )
     length = len(units["one"].prompt) + 23
     config = policy.model.config.text_config
     assert len(sizes) == 6 * config.num_hidden_layers

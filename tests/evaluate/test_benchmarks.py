@@ -11,14 +11,14 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from pivot.data import DataSet, DataSpec
+from pivot.data.images import open_rgb
 from pivot.errors import UserError
 from pivot.evaluate.benchmarks import BENCHMARKS, find, load
 from pivot.evaluate.benchmarks.choices import LETTERS
 from pivot.evaluate.benchmarks.matching import grade
 from pivot.evaluate.scoring import Graded, hallusionbench, we_math
-from pivot.tasks.datasets import DataSet, DataSpec
-from pivot.tasks.images import open_rgb
-from pivot.tasks.verifier import Verifier
+from pivot.rewards.verifier import Verifier
 from pivot.types import Prompt
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"

@@ -6,13 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from pivot import recipes
+from pivot import recipes, tiny
 from pivot.config import apply_settings, to_dict
 from pivot.errors import UserError
 from pivot.evaluate.conditions import Asked, choose_conditions
 from pivot.evaluate.target import find_target
-from pivot.policy import tiny
-from pivot.policy.loading import file_limits
+from pivot.models.loading import file_limits
 
 PAPER = (200704, 1003520)
 TINY = (3136, 12544)

@@ -4,7 +4,7 @@ import pytest
 
 from pivot.evaluate.benchmarks.choices import letter_of, letters_in, options_in
 from pivot.evaluate.benchmarks.matching import grade, kind_of, matches
-from pivot.tasks.verifier import Verifier
+from pivot.rewards.verifier import Verifier
 from pivot.types import Prompt
 
 OPTIONS = ["10 cm", "20 cm", "A circle", "20 cm"]

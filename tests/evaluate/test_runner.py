@@ -17,8 +17,8 @@ from pivot.evaluate.sampling import Draws, PolicySampler
 from pivot.evaluate.sets import EvaluationSet, SetOptions, load_sets
 from pivot.evaluate.settings import EvaluationSettings
 from pivot.evaluate.target import find_target
-from pivot.rollout import Sampling
-from pivot.tasks import procedural
+from pivot.sampling import Sampling
+from pivot.tiny import procedural
 from pivot.types import Prompt
 
 SETTINGS = EvaluationSettings(Draws(num_samples=2, sampling=Sampling(max_tokens=48)))

@@ -16,11 +16,13 @@ from typing import Any
 
 from pivot import durable
 from pivot.experience import storage
-from pivot.tasks.judge import VerifierJudge
-from pivot.train import checkpoint, loop, scoring, state, trainer, update
-from pivot.train.optimizer import MasterAdamW
-from pivot.train.run_folder import RunFolder
-from pivot.train.stopping import Stopping
+from pivot.rewards.judge import VerifierJudge
+from pivot.runs import checkpoint, state
+from pivot.runs import run as run_module
+from pivot.runs.folder import RunFolder
+from pivot.runs.stopping import Stopping
+from pivot.training import scoring, trainer, update
+from pivot.training.optimizer import MasterAdamW
 
 _steps_begun = 0
 
@@ -163,6 +165,6 @@ POINTS: dict[str, Callable[[Die], None]] = {
     "checkpoint, after its rename": after(Path, "rename", _is_step),
     "old checkpoint, half deleted": half_a_deletion,
     "status, before its rename": before(os, "replace", _ends_with("run.json")),
-    "step finished": after(loop._Run, "_step"),
+    "step finished": after(run_module._Run, "_step"),
 }
 """Name -> what arms it."""

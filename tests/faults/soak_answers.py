@@ -13,9 +13,9 @@ import warnings
 import pytest
 from real_answers import DATA, conflict, naive_number, real_answers
 
-from pivot.tasks.verifier import Verifier
-from pivot.tasks.verifier.meanings import agree
-from pivot.tasks.verifier.reading import _read, read
+from pivot.rewards.verifier import Verifier
+from pivot.rewards.verifier.meanings import agree
+from pivot.rewards.verifier.reading import _read, read
 
 SECONDS = float(os.environ.get("SOAK_SEARCH_SECONDS", "3600"))
 ASKED = 2

@@ -9,7 +9,7 @@ from hostile_responses import whole_responses
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
-from pivot.tasks.verifier import Reason, Verifier
+from pivot.rewards.verifier import Reason, Verifier
 
 FUZZ_SECONDS = float(os.environ.get("SOAK_FUZZ_SECONDS", "90"))
 LIMIT_SECONDS = 2.0

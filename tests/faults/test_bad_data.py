@@ -8,7 +8,7 @@ from io import BytesIO
 from fault_harness import repeatable_rows
 from PIL import Image
 
-from pivot.train.loop import train
+from pivot.runs.run import train
 
 
 def encode(image: Image.Image, kind: str = "PNG", **options: object) -> bytes:
@@ -106,7 +106,7 @@ def test_a_training_over_every_kind_of_row(tmp_path, small_config, capsys):
 
 
 def test_every_row_that_is_left_out_is_named_with_its_reason(tmp_path):
-    from pivot.tasks.datasets import DataSpec, load
+    from pivot.data import DataSpec, load
 
     path = tmp_path / "rows.jsonl"
     path.write_text("\n".join(json.dumps(row) for row in rows(tmp_path)))

@@ -9,9 +9,9 @@ import pytest
 from fault_harness import differences, newest_checkpoint, repeatable_rows
 
 from pivot.errors import UserError
-from pivot.train.checkpoint import MANIFEST, CheckpointStore, find_damage
-from pivot.train.loop import resume, train
-from pivot.train.run_folder import RunFolder
+from pivot.runs.checkpoint import MANIFEST, CheckpointStore, find_damage
+from pivot.runs.folder import RunFolder
+from pivot.runs.run import resume, train
 
 pytestmark = pytest.mark.xdist_group("trainer-server")
 

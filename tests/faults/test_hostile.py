@@ -9,10 +9,10 @@ import pytest
 from fault_harness import repeatable_rows
 from hostile_responses import CODE, INJECTION, whole_responses
 
-from pivot.tasks.judge import VerifierJudge
-from pivot.tasks.verifier import Reason, Verifier
-from pivot.train import trainer as trainer_module
-from pivot.train.loop import train
+from pivot.rewards.judge import VerifierJudge
+from pivot.rewards.verifier import Reason, Verifier
+from pivot.runs.run import train
+from pivot.training import trainer as trainer_module
 
 LIMIT_SECONDS = 2.0
 """Of processor time in this process; the library's own share is bounded by the kernel (`seconds`)."""

@@ -6,7 +6,7 @@ import pytest
 from fault_harness import differences, newest_checkpoint, repeatable_rows
 from kill_points import POINTS
 
-from pivot.train.checkpoint import CheckpointStore
+from pivot.runs.checkpoint import CheckpointStore
 
 pytestmark = pytest.mark.xdist_group("trainer-server")
 

@@ -2,7 +2,7 @@
 
 from fault_harness import repeatable_rows
 
-from pivot.train.loop import train
+from pivot.runs.run import train
 
 
 def test_a_buffer_at_its_cap_stays_there(tmp_path, small_config):

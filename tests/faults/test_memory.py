@@ -7,10 +7,10 @@ import torch
 from fault_harness import newest_checkpoint, repeatable_rows
 
 from pivot.errors import UserError
-from pivot.policy.policy import Policy
-from pivot.train import trainer as trainer_module
-from pivot.train.loop import resume, train
-from pivot.train.memory import is_out_of_memory, within_memory
+from pivot.models.policy import Policy
+from pivot.runs.run import resume, train
+from pivot.training import trainer as trainer_module
+from pivot.training.memory import is_out_of_memory, within_memory
 
 SETTINGS = ("method.dynamic_sampling=false", "train.prompts_per_step=4", "train.minibatch_prompts=4",
             "train.steps=2")  # fmt: skip

@@ -9,12 +9,12 @@ from fault_harness import newest_checkpoint, repeatable_rows
 from safetensors.torch import load_file
 
 from pivot.errors import UserError
-from pivot.records import read_rows
-from pivot.train import update
-from pivot.train.checkpoint import CheckpointStore, find_damage
-from pivot.train.history import ENOUGH, WINDOW, FormWatch, History, loud
-from pivot.train.loop import resume, train
-from pivot.train.optimizer import MasterAdamW
+from pivot.jsonl import read_rows
+from pivot.runs.checkpoint import CheckpointStore, find_damage
+from pivot.runs.history import ENOUGH, WINDOW, FormWatch, History, loud
+from pivot.runs.run import resume, train
+from pivot.training import update
+from pivot.training.optimizer import MasterAdamW
 
 EVERY_STEP_UPDATES = ("method.dynamic_sampling=false", "train.minibatch_prompts=3")
 REAL_OBJECTIVE = update.objective

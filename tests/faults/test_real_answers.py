@@ -5,8 +5,8 @@ import warnings
 import pytest
 from real_answers import DATA, conflict, facets, real_answers
 
-from pivot.tasks.verifier.meanings import agree
-from pivot.tasks.verifier.reading import read
+from pivot.rewards.verifier.meanings import agree
+from pivot.rewards.verifier.reading import read
 
 pytestmark = pytest.mark.skipif(not DATA.exists(), reason="the real answers are not here")
 

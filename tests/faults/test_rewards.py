@@ -10,9 +10,9 @@ import pytest
 from fault_harness import repeatable_rows, wait_until
 
 from pivot.errors import UserError
-from pivot.records import read_rows
-from pivot.tasks.judge import FunctionJudge
-from pivot.train.loop import train
+from pivot.jsonl import read_rows
+from pivot.rewards.judge import FunctionJudge
+from pivot.runs.run import train
 from pivot.types import Prompt
 
 PROMPTS = [Prompt(id=str(i), question=f"What is {i}?", answer=str(i), images=()) for i in range(3)]
@@ -95,7 +95,7 @@ def test_a_worker_ends_with_a_trainer_that_is_killed():
     """Even while the function computes and never looks at its input."""
     code = (
         "import sys, threading; sys.path.insert(0, sys.argv[1])\n"
-        "from pivot.tasks.reward_process import RewardProcess\n"
+        "from pivot.rewards.process import RewardProcess\n"
         "process = RewardProcess('fault_rewards:sleeps', 3600)\n"
         "print(process.pid, flush=True)\n"
         "process.call({'completions': ['x']})"

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from pivot.tasks.judge import FunctionJudge
-from pivot.tasks.reward_process import RewardProcess
-from pivot.tasks.verifier import Verifier
+from pivot.rewards.judge import FunctionJudge
+from pivot.rewards.process import RewardProcess
+from pivot.rewards.verifier import Verifier
 from pivot.types import Prompt
 
 PACKAGE = Path(__file__).resolve().parents[2] / "src" / "pivot"

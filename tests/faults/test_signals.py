@@ -7,8 +7,8 @@ import sys
 import pytest
 from fault_harness import differences, newest_checkpoint, repeatable_rows
 
-from pivot.train import stopping
-from pivot.train.checkpoint import find_damage
+from pivot.runs import stopping
+from pivot.runs.checkpoint import find_damage
 
 pytestmark = pytest.mark.xdist_group("trainer-server")
 

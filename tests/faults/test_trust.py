@@ -12,14 +12,14 @@ from fault_harness import newest_checkpoint
 from pivot.config import Config
 from pivot.durable import sha256
 from pivot.errors import UserError
-from pivot.policy.loading import load_policy
-from pivot.train.checkpoint import MANIFEST, find_damage
-from pivot.train.loop import resume, train
+from pivot.models.loading import load_policy
+from pivot.runs.checkpoint import MANIFEST, find_damage
+from pivot.runs.run import resume, train
 
 PACKAGE = Path(__file__).resolve().parents[2] / "src" / "pivot"
 LOADERS = {("pickle", "load"), ("pickle", "loads"), ("torch", "load"), ("joblib", "load"), ("marshal", "loads"),
            ("yaml", "load"), ("shelve", "open"), ("dill", "loads")}  # fmt: skip
-ALLOWED = {"tasks/reward_worker.py": {("pickle", "loads")}}
+ALLOWED = {"rewards/worker.py": {("pickle", "loads")}}
 """The reward function's process reads what the trainer that started it has just written into its pipe."""
 
 
@@ -83,7 +83,7 @@ def test_a_models_own_code_runs_only_when_asked_for_by_name(tmp_path):
     """A folder that names Python code of its own is refused, and the code is not run."""
     assert Config().model.trust_remote_code is False
     train_folder, owned = tmp_path / "model", tmp_path / "owned"
-    from pivot.policy.loading import save_policy
+    from pivot.models.loading import save_policy
 
     save_policy(load_policy("tiny"), train_folder)
     config = json.loads((train_folder / "config.json").read_text())

@@ -17,9 +17,9 @@ from pathlib import Path
 import torch
 from kill_points import hang_at, kill_at, pause_at
 
-import pivot.train.loop  # noqa: F401 - imported once, for all that are forked
+import pivot.runs.run  # noqa: F401 - imported once, for all that are forked
 from pivot.cli import main
-from pivot.tasks.reward_worker import die_with_parent
+from pivot.rewards.worker import die_with_parent
 
 torch.set_num_threads(1)
 

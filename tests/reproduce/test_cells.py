@@ -9,12 +9,12 @@ import time
 import pytest
 
 from pivot.cli import main
-from pivot.records import read_rows
+from pivot.jsonl import read_rows
 from pivot.reproduce.cell import run_cell
 from pivot.reproduce.cells import cell_name, result_path
 from pivot.reproduce.plan import QUICK_PLAN, Cell, load_plan
 from pivot.reproduce.starts import Start, start_path
-from pivot.train.run_folder import RunFolder
+from pivot.runs.folder import RunFolder
 
 PLAN = load_plan(QUICK_PLAN)
 STEPS = 60

@@ -5,8 +5,8 @@ import random
 import pytest
 
 from pivot.reproduce.kinds import char_kinds, origin, token_kinds
-from pivot.tasks import procedural
-from pivot.tasks.procedural.chain import reasoning
+from pivot.tiny import procedural
+from pivot.tiny.procedural.chain import reasoning
 
 PERCEPTS = {"angle A": 40, "angle B": 90}
 RIGHT = "<think> Well. I see angle A=40, angle B=90. So 40+90=130, 180-130=50. </think> It is \\boxed{50}."

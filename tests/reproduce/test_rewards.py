@@ -4,8 +4,8 @@ import pytest
 
 from pivot.reproduce.plan import load_plan
 from pivot.reproduce.rewards import same_remainder
-from pivot.tasks import procedural
-from pivot.tasks.judge import FunctionJudge
+from pivot.rewards.judge import FunctionJudge
+from pivot.tiny import procedural
 
 SETTING = next(s for s in load_plan().worlds["lucky"].settings if s.startswith("reward.function="))
 

@@ -16,16 +16,16 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from pivot import recipes
 from pivot.config import apply_settings
-from pivot.engines.verl.cluster_trainer import Elsewhere, build_cluster_trainer
+from pivot.engines.verl.cluster_trainer import RemoteWorkers, build_cluster_trainer
 from pivot.engines.verl.rank import Rank
 from pivot.engines.verl.scoring import RemoteScorer
 from pivot.method import preset
-from pivot.policy.rows import Unit
-from pivot.train import assembly
-from pivot.train.clock import PhaseClock
-from pivot.train.data import training_prompts
-from pivot.train.scoring import Scorer
-from pivot.train.trainer import Trainer
+from pivot.models.rows import PromptWithResponses
+from pivot.training import build
+from pivot.training.clock import PhaseClock
+from pivot.training.prompts import training_prompts
+from pivot.training.scoring import Scorer
+from pivot.training.trainer import Trainer
 from pivot.types import Response, Reward
 
 STEPS = 2
@@ -104,15 +104,15 @@ def config_for(method: str):
 
 
 def embedded(config, prompts):
-    policy = assembly.load_model(config)
-    trainer = assembly.build_trainer(config, policy, prompts, LengthJudge(), PhaseClock())
+    policy = build.load_model(config)
+    trainer = build.build_trainer(config, policy, prompts, LengthJudge(), PhaseClock())
     trainer.__class__ = Recording
     trainer.updater.optimizer.set_lr(config.train.lr)
     return trainer
 
 
 def sharded(config, prompts, rank: Rank):
-    elsewhere = Elsewhere(LocalRanks(rank), Recorded(drawn))
+    elsewhere = RemoteWorkers(LocalRanks(rank), Recorded(drawn))
     trainer = build_cluster_trainer(config, rank.outline, prompts, LengthJudge(), PhaseClock(), elsewhere)
     trainer.lr = config.train.lr
     return trainer
@@ -158,8 +158,8 @@ def run(method: str, rank: Rank) -> dict[str, float]:
         prompts = {name: without_image(p) if i % 2 else p for i, (name, p) in enumerate(prompts.items())}
     drawn.clear()
     one = embedded(config, prompts)
-    rank.method, rank.corruptor.corruption = config.method, assembly.corruption_of(config)
-    rank.policy.temperature = assembly.logprob_temperature(config)
+    rank.method, rank.corruptor.corruption = config.method, build.corruption_of(config)
+    rank.policy.temperature = build.logprob_temperature(config)
     other = sharded(config, prompts, rank)
     found: dict[str, float] = defaultdict(float)
     for _ in range(STEPS):
@@ -176,20 +176,22 @@ def without_image(prompt):
 def odd_batches(rank: Rank) -> dict[str, float]:
     """Batches that crash verl's own path (#7899): one row, rows of equal length; and rows without any image."""
     config = config_for("pivot")
-    policy = assembly.load_model(config)
+    policy = build.load_model(config)
     set_weights(rank, dict(policy.model.named_parameters()))
-    packing = assembly.packing_of(config)
+    packing = build.packing_of(config)
     scorer = Scorer(policy, rank.corruptor, packing)
     remote = RemoteScorer(rank.outline, rank.corruptor, packing, LocalRanks(rank))
     prompts = list(training_prompts(config).by_id.values())
     encode, tokens = policy.encoder.encode, torch.arange(20, 32)
     batches = {
-        "one row": [Unit(encode(prompts[0]), [tokens])],
-        "one token": [Unit(encode(prompts[0]), [tokens[:1]])],
-        "equal lengths": [Unit(encode(prompts[0]), [tokens, tokens + 1, tokens + 2])],
-        "equal prompts": [Unit(encode(prompts[0]), [tokens])] * 3,
-        "no image": [Unit(encode(without_image(prompts[0])), [tokens])],
-        "image beside none": [Unit(encode(p), [tokens]) for p in (prompts[0], without_image(prompts[1]))],
+        "one row": [PromptWithResponses(encode(prompts[0]), [tokens])],
+        "one token": [PromptWithResponses(encode(prompts[0]), [tokens[:1]])],
+        "equal lengths": [PromptWithResponses(encode(prompts[0]), [tokens, tokens + 1, tokens + 2])],
+        "equal prompts": [PromptWithResponses(encode(prompts[0]), [tokens])] * 3,
+        "no image": [PromptWithResponses(encode(without_image(prompts[0])), [tokens])],
+        "image beside none": [
+            PromptWithResponses(encode(p), [tokens]) for p in (prompts[0], without_image(prompts[1]))
+        ],
     }
     found: dict[str, float] = {}
     for name, units in batches.items():

@@ -7,7 +7,7 @@ import torch
 from torch import distributed
 
 from pivot.engines.verl.rank import Rank
-from pivot.policy.loading import load_outline, resolve_model
+from pivot.models.loading import load_outline, resolve_model
 
 
 class LocalRanks:

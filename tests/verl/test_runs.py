@@ -106,7 +106,7 @@ def test_replay_anchors_and_buffer_are_at_work(stopped_and_resumed):
 def test_the_run_is_the_embedded_engines(stopped_and_resumed, tmp_path):
     """Never stopped, one process: the same prompts, responses, anchors and numbers, to rounding."""
     from pivot.config import from_dict
-    from pivot.train.loop import train
+    from pivot.runs.run import train
 
     run = stopped_and_resumed[0]
     config = from_dict(json.loads((run / "config.json").read_text()))

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from pivot.evaluate.sampling import Draws
-from pivot.policy.loading import load_policy, save_policy
-from pivot.policy.rows import Unit
-from pivot.rollout import Sampling
-from pivot.tasks import procedural
+from pivot.models.loading import load_policy, save_policy
+from pivot.models.rows import PromptWithResponses
+from pivot.sampling import Sampling
+from pivot.tiny import procedural
 from pivot.types import Prompt
 
 pytest.importorskip("vllm")
@@ -45,7 +45,7 @@ def drawn(sampler, picture):
 
 @pytest.mark.parametrize("blank", [False, True])
 def test_log_probs_are_the_embedded_engines(policy, drawn, blank):
-    from pivot.policy.corruption import Corruption, Corruptor
+    from pivot.models.corruption import Corruption, Corruptor
 
     prompts, found = drawn
     painter = Corruptor(policy.encoder, Corruption(kind="grey"), 0)
@@ -57,7 +57,7 @@ def test_log_probs_are_the_embedded_engines(policy, drawn, blank):
         assert len(responses) == 8
         with torch.no_grad():
             plain = policy.score(
-                [Unit(encoded, [r.token_ids_T for r in responses])],
+                [PromptWithResponses(encoded, [r.token_ids_T for r in responses])],
                 policy.features([encoded]),
                 layout="repeated",
             )

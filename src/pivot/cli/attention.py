@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pivot.data import DataSpec
 from pivot.errors import UserError
-from pivot.tasks import procedural
-from pivot.tasks.datasets import DataSpec
+from pivot.tiny import procedural
 from pivot.types import Prompt
 
 if TYPE_CHECKING:
@@ -80,8 +80,8 @@ def _measure(args: argparse.Namespace, prompts: list[Prompt]) -> list[ImageAtten
     from pivot.evaluate.attention import measure
     from pivot.evaluate.conditions import Asked, choose_conditions
     from pivot.evaluate.target import find_target
-    from pivot.policy.loading import ModelOptions, load_policy
-    from pivot.rollout import Sampling
+    from pivot.models.loading import ModelOptions, load_policy
+    from pivot.sampling import Sampling
 
     targets = [find_target(name) for name in args.models]
     limits = (args.min_pixels, args.max_pixels)

@@ -9,8 +9,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from pivot.data import TRAINING_SETS, Format
 from pivot.evaluate.benchmarks import BENCHMARKS, GROUPS, OUT_OF_DOMAIN, Benchmark
-from pivot.tasks.datasets import TRAINING_SETS, Format
 
 _HEADINGS = ("name", "use", "hub id", "split", "rows", "answers are matched by", "tested on")
 

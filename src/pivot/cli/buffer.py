@@ -18,7 +18,7 @@ from rich.text import Text
 from pivot.errors import UserError
 from pivot.experience import BufferRow, ExperienceBuffer, StoredResponse
 from pivot.experience.storage import FILE_NAME
-from pivot.train.checkpoint import CheckpointStore
+from pivot.runs.checkpoint import CheckpointStore
 
 _BAR = 40
 """Characters of the histogram's longest bar."""

@@ -10,7 +10,7 @@ from pivot.config import Config
 from pivot.errors import UserError
 
 if TYPE_CHECKING:
-    from pivot.train.loop import RunResult
+    from pivot.runs.run import RunResult
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

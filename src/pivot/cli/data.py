@@ -11,9 +11,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from pivot.data import CUSTOM, TRAINING_SETS, DataSet, DataSpec, SkippedRow, images, load, template
 from pivot.evaluate import benchmarks
-from pivot.tasks import images, template
-from pivot.tasks.datasets import CUSTOM, TRAINING_SETS, DataSet, DataSpec, SkippedRow, load
 from pivot.types import ImageSource, Prompt
 
 SHOWN = 20

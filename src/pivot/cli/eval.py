@@ -32,9 +32,9 @@ from pivot.evaluate.sets import EvaluationSet, SetOptions, expand, load_sets
 from pivot.evaluate.settings import EvaluationSettings
 from pivot.evaluate.summary import add_scores
 from pivot.evaluate.target import Target, find_target
-from pivot.policy.loading import ModelOptions, load_policy
-from pivot.rollout import Sampling
-from pivot.train.card import write_card
+from pivot.models.loading import ModelOptions, load_policy
+from pivot.runs.card import write_card
+from pivot.sampling import Sampling
 
 INTERRUPTED = 130
 OWN = "default: the run's own, else see --recipe"

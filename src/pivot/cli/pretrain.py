@@ -22,16 +22,16 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from pivot import tiny
 from pivot.errors import UserError
-from pivot.policy import tiny
-from pivot.policy.corruption import Corruption, Corruptor
-from pivot.policy.loading import load_policy
-from pivot.policy.policy import Policy
-from pivot.policy.tiny import figures
-from pivot.policy.tiny.model import save
-from pivot.policy.tiny.pretrain import SKILL_STEPS, Plan, pretrain
-from pivot.rollout import Sampling, sample_responses
-from pivot.tasks.procedural.canvas import SIZE
+from pivot.models.corruption import Corruption, Corruptor
+from pivot.models.loading import load_policy
+from pivot.models.policy import Policy
+from pivot.sampling import Sampling, sample_responses
+from pivot.tiny import figures
+from pivot.tiny.model import save
+from pivot.tiny.pretrain import SKILL_STEPS, Plan, pretrain
+from pivot.tiny.procedural.canvas import SIZE
 from pivot.types import Prompt
 
 FIGURES_FILE = "figures.json"

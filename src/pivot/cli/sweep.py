@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pivot import recipes
 from pivot.errors import UserError
-from pivot.train.stopping import STOPPED
+from pivot.runs.stopping import STOPPED
 
 if TYPE_CHECKING:
     from pivot.sweep.plan import Engine, Plan

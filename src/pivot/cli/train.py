@@ -37,9 +37,9 @@ def run(args: argparse.Namespace) -> int:
     if args.help_config:
         print(describe())
         return 0
-    from pivot.train import loop
-    from pivot.train.run_folder import has_progress
-    from pivot.train.stopping import STOPPED
+    from pivot.runs import run as run_module
+    from pivot.runs.folder import has_progress
+    from pivot.runs.stopping import STOPPED
 
     if args.resume is not None:
         if args.settings or args.out:
@@ -60,9 +60,9 @@ def run(args: argparse.Namespace) -> int:
         if result is None:
             return 0
     elif resuming:
-        result = loop.resume(out, quiet=args.quiet)
+        result = run_module.resume(out, quiet=args.quiet)
     else:
-        result = loop.train(config, out, quiet=args.quiet)
+        result = run_module.train(config, out, quiet=args.quiet)
     if not result.finished:
         print(f"stopped after step {result.steps}; go on with: pivot train --resume {out}")
         return STOPPED
@@ -79,7 +79,7 @@ def _show_end(out: Path, *, report: bool) -> None:
     """The before/after table, the report, and where the model is."""
     from rich.console import Console
 
-    from pivot.train.ending import before_after_table
+    from pivot.runs.summary import before_after_table
 
     console = Console(file=sys.stdout)
     table = before_after_table(out)

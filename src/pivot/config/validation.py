@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pivot.config.schema import all_fields
 from pivot.config.sections import Config
 from pivot.errors import UserError
-from pivot.tasks.procedural import TASKS
+from pivot.tiny.procedural import TASKS
 
 PROCEDURAL = "tiny"
 """The data set whose tasks are drawn and solved by code."""

@@ -15,7 +15,7 @@ from huggingface_hub import try_to_load_from_cache
 from transformers import AutoConfig, AutoModelForImageTextToText, PretrainedConfig
 
 from pivot.errors import UserError
-from pivot.policy.loading import resolve_model
+from pivot.models.loading import resolve_model
 
 _QWEN2_5_VISION = {
     "depth": 32,

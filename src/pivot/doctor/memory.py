@@ -12,7 +12,7 @@ from typing import Literal
 from pivot.config.sections import Config
 from pivot.doctor.architecture import Architecture, Stack
 from pivot.method.statistics import CHUNK_BYTES
-from pivot.rollout.decoding import HEAD_CHUNK_ELEMENTS
+from pivot.sampling.decoding import HEAD_CHUNK_ELEMENTS
 
 Phase = Literal["always", "rollout", "update", "host"]
 ITEM_BYTES = {"float32": 4, "bfloat16": 2}

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from pivot.errors import UserError
-from pivot.policy.encoding import EncodedPrompt
-from pivot.policy.policy import Policy
-from pivot.policy.rows import Unit
-from pivot.rollout import Sampling, sample_responses
+from pivot.models.encoding import EncodedPrompt
+from pivot.models.policy import Policy
+from pivot.models.rows import PromptWithResponses
+from pivot.sampling import Sampling, sample_responses
 from pivot.types import Prompt
 
 CHUNK_QUERIES = 128
@@ -81,7 +81,7 @@ def measure(
         encoded = [policy.encoder.encode(prompt) for prompt in prompts[start : start + _PROMPTS_AT_ONCE]]
         drawn = dict(sample_responses(policy, encoded, num_samples, sampling, key=(seed, "attention")))
         for index, prompt in enumerate(encoded):
-            unit = Unit(prompt, [response.token_ids_T for response in drawn[index]])
+            unit = PromptWithResponses(prompt, [response.token_ids_T for response in drawn[index]])
             mass_P.append(response_mass(policy, unit).mean(dim=0))
             num_tokens_P.append(sum(map(len, unit.responses)) / num_samples)
         policy.forget_features()
@@ -91,7 +91,7 @@ def measure(
 
 
 @torch.no_grad()
-def response_mass(policy: Policy, unit: Unit, *, chunk_queries: int = CHUNK_QUERIES) -> Tensor:
+def response_mass(policy: Policy, unit: PromptWithResponses, *, chunk_queries: int = CHUNK_QUERIES) -> Tensor:
     """Attention mass of each response's tokens on the prompt's image tokens, [responses, layers] on the CPU.
 
     mass = mean over heads and response tokens of the sum of softmax weights over image tokens; 0 without images.

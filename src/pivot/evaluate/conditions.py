@@ -21,7 +21,7 @@ from pivot.config import Config
 from pivot.errors import UserError
 from pivot.evaluate.settings import Dtype
 from pivot.evaluate.target import Target
-from pivot.policy.loading import file_limits
+from pivot.models.loading import file_limits
 
 PAPER = "geo3k-3b"
 """The recipe whose image limits, grader and response limit hold where nothing else says any."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from types import TracebackType
 
 from pivot.evaluate.benchmarks import matching
-from pivot.tasks.verifier import Verifier
+from pivot.rewards.verifier import Verifier
 from pivot.types import Prompt, Reward
 
 SECOND_LOOK = {"pivot": True, "mathruler": False}

@@ -13,7 +13,7 @@ from pivot.evaluate.scoring import Graded, score
 from pivot.evaluate.sets import EvaluationSet
 from pivot.evaluate.settings import EvaluationSettings, recorded
 from pivot.evaluate.target import Target
-from pivot.tasks.judge import Judge
+from pivot.rewards.judge import Judge
 from pivot.types import Prompt
 
 Track = Callable[[Iterable[Any], str, int, int], Iterable[Any]]

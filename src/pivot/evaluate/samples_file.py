@@ -13,11 +13,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from pivot.data.images import ReadableImage
 from pivot.durable import append_bytes, write_bytes
 from pivot.errors import UserError
 from pivot.evaluate.sampling import GradedPrompt
-from pivot.records import encode_row, read_lines
-from pivot.tasks.images import ReadableImage
+from pivot.jsonl import encode_row, read_lines
 from pivot.types import Prompt
 
 HEADER = "identity"

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from pivot.policy.corruption import Corruption, Corruptor
-from pivot.policy.policy import Policy
-from pivot.rollout import Sampling, sample_responses
-from pivot.tasks.judge import Judge
+from pivot.models.corruption import Corruption, Corruptor
+from pivot.models.policy import Policy
+from pivot.rewards.judge import Judge
+from pivot.sampling import Sampling, sample_responses
 from pivot.types import Prompt, Response
 
 CHUNK = 64

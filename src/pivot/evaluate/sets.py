@@ -6,11 +6,11 @@ import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from pivot.data import DataSet, DataSpec
+from pivot.data.finder import MISSING
 from pivot.errors import UserError
 from pivot.evaluate import benchmarks
-from pivot.tasks import procedural
-from pivot.tasks.datasets import DataSet, DataSpec
-from pivot.tasks.datasets.finder import MISSING
+from pivot.tiny import procedural
 from pivot.types import Prompt
 
 PROCEDURAL = {f"tiny-{split}": split for split in ("test", "ood", "validation")}

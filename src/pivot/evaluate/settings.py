@@ -6,8 +6,8 @@ import hashlib
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from pivot.data import template
 from pivot.evaluate.sampling import Draws
-from pivot.tasks import template
 
 Dtype = Literal["float32", "bfloat16"]
 

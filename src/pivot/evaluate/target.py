@@ -12,7 +12,7 @@ from pivot.config import Config, from_dict
 from pivot.durable import sha256
 from pivot.errors import UserError
 from pivot.evaluate.settings import Dtype
-from pivot.policy.loading import resolve_model
+from pivot.models.loading import resolve_model
 
 HUB_FILES = ("*.json", "*.safetensors", "*.jinja", "*.txt", "*.model")
 NOT_THE_MODEL = (".md", ".lock", ".gitattributes")

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from PIL import Image
 
+from pivot.data.images import open_rgb
 from pivot.errors import UserError
 from pivot.evaluate.sampling import Draws
-from pivot.policy.corruption import GREY
-from pivot.policy.loading import ModelOptions, load_outline
+from pivot.models.corruption import GREY
+from pivot.models.loading import ModelOptions, load_outline
 from pivot.seeding import stable_seed
-from pivot.tasks.images import open_rgb
 from pivot.types import Prompt, Response
 
 if TYPE_CHECKING:

@@ -21,17 +21,18 @@ from pivot.evaluate.sampling import Draws
 from pivot.evaluate.settings import recorded
 from pivot.evaluate.summary import add_scores
 from pivot.evaluate.summary import summarise as summarise_entry
-from pivot.policy.loading import resolve_model
-from pivot.policy.policy import Policy
-from pivot.records import read_rows
+from pivot.jsonl import read_rows
+from pivot.models.loading import resolve_model
+from pivot.models.policy import Policy
 from pivot.reproduce.cells import cell_config, cell_name, identity, result_path
 from pivot.reproduce.measure import Measured, measure_model
 from pivot.reproduce.overhead import time_methods
 from pivot.reproduce.plan import BASE, OVERHEAD, Cell, Plan
 from pivot.reproduce.starts import start_path
-from pivot.train import assembly, loop
-from pivot.train.evaluation import settings_of
-from pivot.train.run_folder import has_progress
+from pivot.runs import run as run_module
+from pivot.runs.evaluation import settings_of
+from pivot.runs.folder import has_progress
+from pivot.training import build
 
 BIN = 5
 """Steps whose metrics are averaged into one point of the stored dynamics."""
@@ -64,14 +65,18 @@ def run_cell(plan: Plan, cell: Cell, work: Path, results: Path, *, quiet: bool =
     if cell.arm == OVERHEAD:
         found = {"overhead": time_methods(plan, cell, start)}
     elif cell.arm == BASE:
-        measured = measure_model(assembly.load_model(config), config, world, plan.measure)
+        measured = measure_model(build.load_model(config), config, world, plan.measure)
         found = {"sets": measured.sets, "looks": measured.looks}
     else:
         run = folder / "run"
-        result = loop.resume(run, quiet=quiet) if has_progress(run) else loop.train(config, run, quiet=quiet)
+        result = (
+            run_module.resume(run, quiet=quiet)
+            if has_progress(run)
+            else run_module.train(config, run, quiet=quiet)
+        )
         if not result.finished:
             return False
-        policy = assembly.load_model(config, resolve_model(str(run)))
+        policy = build.load_model(config, resolve_model(str(run)))
         measured = measure_model(policy, config, world, plan.measure)
         _note_scores(run, config, measured, policy)
         found = {
@@ -112,7 +117,7 @@ def _processor() -> str:
 def _note_scores(run: Path, config: Config, measured: Measured, policy: Policy) -> None:
     """Entries of the run's scores.json, for `pivot report` and `pivot compare`."""
     entries = []
-    seed, sampling = config.train.seed, assembly.evaluation_sampling(config)
+    seed, sampling = config.train.seed, build.evaluation_sampling(config)
     for name, graded in measured.graded.items():
         blank = name == "blank"
         labels = {"name": f"tiny-{'test' if blank else name}", "when": "after", "blank": blank}

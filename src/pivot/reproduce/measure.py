@@ -14,16 +14,16 @@ from pivot.config import Config
 from pivot.evaluate import attention
 from pivot.evaluate.sampling import Draws, GradedPrompt, PolicySampler, graded_samples
 from pivot.method import visual_support
-from pivot.policy.corruption import Corruption, Corruptor
-from pivot.policy.policy import Policy
-from pivot.policy.rows import Unit
+from pivot.models.corruption import Corruption, Corruptor
+from pivot.models.policy import Policy
+from pivot.models.rows import PromptWithResponses
 from pivot.reproduce.kinds import KINDS, ORIGINS, origin, token_kinds
 from pivot.reproduce.plan import Measure, World
-from pivot.tasks import procedural
-from pivot.tasks.judge import Judge, VerifierJudge
-from pivot.train.assembly import build_judge, evaluation_sampling
-from pivot.train.batching import Packing
-from pivot.train.scoring import Scorer, response_means
+from pivot.rewards.judge import Judge, VerifierJudge
+from pivot.tiny import procedural
+from pivot.training.build import build_judge, evaluation_sampling
+from pivot.training.packing import Packing
+from pivot.training.scoring import Scorer, response_means
 from pivot.types import Prompt
 
 LOOK_SAMPLES = 4
@@ -101,7 +101,10 @@ def look(sampler: _Sampler, prompts: Sequence[Prompt]) -> dict[str, Any]:
     policy, config = sampler.policy, sampler.config
     graded = sampler.sample(prompts, LOOK_SAMPLES)
     policy.forget_features()
-    units = [Unit(policy.encoder.encode(g.prompt), [r.token_ids_T for r in g.responses]) for g in graded]
+    units = [
+        PromptWithResponses(policy.encoder.encode(g.prompt), [r.token_ids_T for r in g.responses])
+        for g in graded
+    ]
     # The same intervention for every cell, whatever it was trained with.
     scorer = Scorer(policy, Corruptor(policy.encoder, Corruption(), seed=0), Packing())
     found = scorer.score(units, 0, "both")

@@ -10,10 +10,10 @@ import numpy as np
 
 from pivot.reproduce.cells import cell_config
 from pivot.reproduce.plan import Cell, Plan
-from pivot.train import assembly
-from pivot.train.clock import PhaseClock
-from pivot.train.data import training_prompts
-from pivot.train.trainer import Trainer
+from pivot.training import build
+from pivot.training.clock import PhaseClock
+from pivot.training.prompts import training_prompts
+from pivot.training.trainer import Trainer
 
 
 def time_methods(plan: Plan, cell: Cell, start: Path | None) -> dict[str, Any]:
@@ -38,8 +38,8 @@ def _trainer(plan: Plan, cell: Cell, start: Path | None) -> Trainer:
     rounds = f"train.steps={plan.timed_rounds}"
     config = cell_config(plan, Cell(cell.world, cell.arm, cell.seed, (*cell.settings, rounds)), start)
     prompts = training_prompts(config)
-    policy = assembly.load_model(config)
-    return assembly.build_trainer(config, policy, prompts.by_id, assembly.build_judge(config), PhaseClock())
+    policy = build.load_model(config)
+    return build.build_trainer(config, policy, prompts.by_id, build.build_judge(config), PhaseClock())
 
 
 def _timed_step(trainer: Trainer) -> dict[str, float]:

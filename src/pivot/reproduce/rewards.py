@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pivot.tasks.verifier import last_box
+from pivot.rewards.verifier import last_box
 
 MODULUS = 3
 """Of the remainder that must agree: about one wrong answer of three is rewarded, whatever the task's range."""

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from pivot.tasks.procedural.chain import Words
+from pivot.tiny.procedural.chain import Words
 
 
 @dataclass(frozen=True)
@@ -59,11 +59,11 @@ def start_path(start: Start, folder: Path) -> Path:
 
 
 def _make(start: Start, path: Path) -> None:
-    from pivot.policy.loading import load_policy
-    from pivot.policy.tiny import build_model, build_tokenizer
-    from pivot.policy.tiny.habits import Habits, skilled
-    from pivot.policy.tiny.model import save
-    from pivot.policy.tiny.pretrain import Phase, Plan
+    from pivot.models.loading import load_policy
+    from pivot.tiny import build_model, build_tokenizer
+    from pivot.tiny.habits import Habits, skilled
+    from pivot.tiny.model import save
+    from pivot.tiny.pretrain import Phase, Plan
 
     plan, tokenizer = Plan(), build_tokenizer()
     if start.origin == "nothing":

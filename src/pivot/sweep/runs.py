@@ -16,8 +16,8 @@ from pivot.config.schema import all_fields
 from pivot.config.validation import problems
 from pivot.errors import UserError
 from pivot.evaluate.sets import expand
+from pivot.runs.folder import has_progress
 from pivot.sweep.plan import Arm, Engine, Plan
-from pivot.train.run_folder import has_progress
 
 NO_NUMBERS = ("recipe", "log", "checkpoint")
 """Fields and sections that change no number of a run."""

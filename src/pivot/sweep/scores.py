@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pivot.records import read_rows
+from pivot.jsonl import read_rows
 from pivot.sweep.runs import SweepRun
 
 

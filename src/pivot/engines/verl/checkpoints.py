@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from pivot.errors import UserError
-from pivot.train.checkpoint import Checkpoint
-from pivot.train.state import save_progress
-from pivot.train.trainer import Trainer
+from pivot.runs.checkpoint import Checkpoint
+from pivot.runs.state import save_progress
+from pivot.training.trainer import Trainer
 
 SHARDS = "shards"
 """What verl's checkpoint manager writes: weights, optimizer and random state, a file a rank."""

@@ -9,28 +9,28 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from pivot.config import Config
+from pivot.data.images import ImageError, open_rgb
 from pivot.engines.verl.jobs import Ranks
-from pivot.engines.verl.rollouts import Order, Rollouts
+from pivot.engines.verl.rollouts import Rollouts, SampleRequest
 from pivot.engines.verl.scoring import RemoteScorer
 from pivot.engines.verl.updating import RemoteUpdater
-from pivot.policy.corruption import Corruptor
-from pivot.policy.encoding import EncodedPrompt, UnreadablePrompt
-from pivot.policy.policy import Policy
-from pivot.tasks.images import ImageError, open_rgb
-from pivot.tasks.judge import Judge
-from pivot.train import assembly
-from pivot.train.anchors import AnchorScores, AnchorSelector
-from pivot.train.clock import PhaseClock
-from pivot.train.data import expert_demonstrations
-from pivot.train.scoring import Scorer
-from pivot.train.selection import Selection, Sources
-from pivot.train.stream import FreshStream
-from pivot.train.trainer import StepOutcome, Trainer
+from pivot.models.corruption import Corruptor
+from pivot.models.encoding import EncodedPrompt, UnreadablePrompt
+from pivot.models.policy import Policy
+from pivot.rewards.judge import Judge
+from pivot.training import build
+from pivot.training.anchors import AnchorScores, AnchorSelector
+from pivot.training.clock import PhaseClock
+from pivot.training.prompts import expert_demonstrations
+from pivot.training.scoring import Scorer
+from pivot.training.selection import Selection, Sources
+from pivot.training.stream import FreshStream
+from pivot.training.trainer import StepOutcome, Trainer
 from pivot.types import Prompt, Response, RolloutGroup
 
 
 @dataclass(frozen=True)
-class Elsewhere:
+class RemoteWorkers:
     """Who does what the driver does not."""
 
     ranks: Ranks
@@ -43,7 +43,7 @@ class Elsewhere:
 class ClusterTrainer(Trainer):
     """A `Trainer` whose `policy` knows tokens and images and has no weights."""
 
-    elsewhere: Elsewhere
+    elsewhere: RemoteWorkers
     _outlines: dict[str, EncodedPrompt] = field(default_factory=dict)
     _resting: bool = False
 
@@ -85,7 +85,9 @@ class ClusterTrainer(Trainer):
 
     def _sample(self, prompts: Sequence[EncodedPrompt], step: int) -> dict[int, list[Response]]:
         plan = self.plan
-        order = Order(plan.responses, plan.sampling, (plan.seed, step), batch_tokens=plan.batch_tokens)
+        order = SampleRequest(
+            plan.responses, plan.sampling, (plan.seed, step), batch_tokens=plan.batch_tokens
+        )
         return dict(self.elsewhere.rollouts.sample([encoded.prompt for encoded in prompts], order))
 
     def _fill_in_logprobs(self, groups: Sequence[RolloutGroup], step: int) -> None:
@@ -126,22 +128,22 @@ def build_cluster_trainer(
     prompts: Mapping[str, Prompt],
     judge: Judge,
     clock: PhaseClock,
-    elsewhere: Elsewhere,
+    elsewhere: RemoteWorkers,
 ) -> ClusterTrainer:
     """All parts of a step, as `train.assembly` builds them for the embedded engine."""
     method, seed = config.method, config.train.seed
-    packing = assembly.packing_of(config)
-    corruptor = Corruptor(outline.encoder, assembly.corruption_of(config), seed)
+    packing = build.packing_of(config)
+    corruptor = Corruptor(outline.encoder, build.corruption_of(config), seed)
     scorer = RemoteScorer(outline, corruptor, packing, elsewhere.ranks)
-    buffer = assembly.build_buffer(config)
+    buffer = build.build_buffer(config)
     return ClusterTrainer(
         policy=outline,
         reference=None,
         method=method,
         # Ranks and replicas share their memory: nothing is scored beside a rollout.
-        plan=replace(elsewhere.rollouts.plan(assembly.plan_of(config)), overlap=False),
+        plan=replace(elsewhere.rollouts.plan(build.plan_of(config)), overlap=False),
         sources=Sources(prompts, FreshStream(list(prompts), seed), buffer),
-        gate=assembly.build_gate(config),
+        gate=build.build_gate(config),
         judge=judge,
         scorer=scorer,
         anchor_selector=AnchorSelector(

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from pivot.config import Config
-from pivot.policy.loading import TINY, resolve_model
-from pivot.train.assembly import logprob_temperature
+from pivot.models.loading import TINY, resolve_model
+from pivot.training.build import logprob_temperature
 
 MODULE = "pivot.engines.verl"
 ROLLOUTS = "pivot.engines.verl.rollouts"

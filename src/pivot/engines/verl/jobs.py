@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from pivot.method import ObjectiveInputs, ObjectiveTotals
-from pivot.policy.policy import Layout, ResponseStatistics
-from pivot.policy.rows import Unit
-from pivot.train.batching import MicroBatch, Packing, Part, row_indices, select
-from pivot.train.scoring import View
+from pivot.models.policy import Layout, ResponseStatistics
+from pivot.models.rows import PromptWithResponses
+from pivot.training.packing import MicroBatch, Packing, Part, row_indices, select
+from pivot.training.scoring import View
 from pivot.types import Prompt
 
 
@@ -92,7 +92,9 @@ class Ranks(Protocol):
         ...
 
 
-def deal(units: Sequence[Unit], packing: Packing, num_ranks: int) -> list[list[MicroBatch]]:
+def partition(
+    units: Sequence[PromptWithResponses], packing: Packing, num_ranks: int
+) -> list[list[MicroBatch]]:
     """The micro-batches of each rank, equally many on all; those past the end of a list are stand-ins.
 
     A unit stays whole on its rank, so that its images are encoded there alone.
@@ -104,7 +106,9 @@ def deal(units: Sequence[Unit], packing: Packing, num_ranks: int) -> list[list[M
     return plans
 
 
-def pieces_of(units: Sequence[Unit], plans: Sequence[Sequence[MicroBatch]]) -> list[tuple[Piece, ...]]:
+def pieces_of(
+    units: Sequence[PromptWithResponses], plans: Sequence[Sequence[MicroBatch]]
+) -> list[tuple[Piece, ...]]:
     """The pieces of each rank, with stand-ins up to the same number."""
     longest = max(map(len, plans))
     smallest = min((m for plan in plans for m in plan), key=lambda m: _tokens(units, m))
@@ -114,11 +118,11 @@ def pieces_of(units: Sequence[Unit], plans: Sequence[Sequence[MicroBatch]]) -> l
     ]
 
 
-def has_images(units: Sequence[Unit]) -> bool:
+def has_images(units: Sequence[PromptWithResponses]) -> bool:
     return any(unit.prompt.prompt.images for unit in units)
 
 
-def _shares(units: Sequence[Unit], num_ranks: int) -> list[list[int]]:
+def _shares(units: Sequence[PromptWithResponses], num_ranks: int) -> list[list[int]]:
     """Indices of the units of each rank: the longest first, always to the rank with the least to do."""
     shares: list[list[int]] = [[] for _ in range(num_ranks)]
     load = [0] * num_ranks
@@ -133,7 +137,7 @@ def _renumbered(micro: MicroBatch, share: Sequence[int]) -> MicroBatch:
     return MicroBatch(micro.layout, tuple(Part(share[p.unit], p.responses) for p in micro.parts))
 
 
-def _piece(units: Sequence[Unit], micro: MicroBatch, *, counts: bool = True) -> Piece:
+def _piece(units: Sequence[PromptWithResponses], micro: MicroBatch, *, counts: bool = True) -> Piece:
     chosen = select(units, micro)
     return Piece(
         prompts=tuple(unit.prompt.prompt for unit in chosen),
@@ -144,5 +148,5 @@ def _piece(units: Sequence[Unit], micro: MicroBatch, *, counts: bool = True) -> 
     )
 
 
-def _tokens(units: Sequence[Unit], micro: MicroBatch) -> int:
+def _tokens(units: Sequence[PromptWithResponses], micro: MicroBatch) -> int:
     return sum(unit.tree_length for unit in select(units, micro))

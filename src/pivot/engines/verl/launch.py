@@ -25,8 +25,8 @@ from pivot.engines.verl.compose import ClusterOptions, Launch, compose
 from pivot.engines.verl.files import CLUSTER, LOG, PARENT, PROGRESS, STOP
 from pivot.engines.verl.requirements import check_environment, check_machine, check_supported
 from pivot.errors import UserError
-from pivot.train.loop import RunResult
-from pivot.train.run_folder import RunFolder
+from pivot.runs.folder import RunFolder
+from pivot.runs.run import RunResult
 
 POLL_SECONDS = 0.2
 LAST_SECONDS = 20.0

@@ -17,13 +17,13 @@ from pivot.config import Config
 from pivot.engines.verl.jobs import Piece, RankUpdate, ScoreJob, UpdateJob
 from pivot.engines.verl.sharded import ShardedPolicy
 from pivot.method import Method, ObjectiveInputs, objective
-from pivot.policy.corruption import Corruptor
-from pivot.policy.loading import save_outline
-from pivot.policy.policy import Policy, ResponseStatistics
-from pivot.policy.rows import Unit
-from pivot.train.assembly import corruption_of, logprob_temperature
-from pivot.train.scoring import View
-from pivot.train.update import MAXIMA
+from pivot.models.corruption import Corruptor
+from pivot.models.loading import save_outline
+from pivot.models.policy import Policy, ResponseStatistics
+from pivot.models.rows import PromptWithResponses
+from pivot.training.build import corruption_of, logprob_temperature
+from pivot.training.scoring import View
+from pivot.training.update import MAXIMA
 
 
 @dataclass
@@ -142,7 +142,10 @@ class Rank:
         self, policy: ShardedPolicy, piece: Piece, view: View, step: int, with_entropy: bool
     ) -> ResponseStatistics:
         encode = policy.encoder.encode
-        units = [Unit(encode(p), list(ys)) for p, ys in zip(piece.prompts, piece.responses, strict=True)]
+        units = [
+            PromptWithResponses(encode(p), list(ys))
+            for p, ys in zip(piece.prompts, piece.responses, strict=True)
+        ]
         clean = [unit.prompt for unit in units]
         damaged = [self.corruptor.corrupt(prompt, step) for prompt in clean] if view != "clean" else None
         kept: list[ResponseStatistics] = []

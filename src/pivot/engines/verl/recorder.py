@@ -15,21 +15,21 @@ from pivot.engines.verl.files import PROGRESS, STOP
 from pivot.engines.verl.jobs import Ranks
 from pivot.errors import UserError
 from pivot.evaluate.summary import add_scores
-from pivot.policy.policy import Policy
-from pivot.tasks.judge import Judge
-from pivot.train import assembly
-from pivot.train.card import write_card
-from pivot.train.checkpoint import CheckpointStore
-from pivot.train.environment import environment
-from pivot.train.evaluation import Evaluation
-from pivot.train.guard import Guard
-from pivot.train.loop import find_start
-from pivot.train.metrics import machine_metrics, step_metrics
-from pivot.train.progress import Progress
-from pivot.train.run_folder import RunFolder
-from pivot.train.sinks import open_sinks
-from pivot.train.step_log import StepLog
-from pivot.train.trainer import StepOutcome
+from pivot.models.policy import Policy
+from pivot.rewards.judge import Judge
+from pivot.runs.card import write_card
+from pivot.runs.checkpoint import CheckpointStore
+from pivot.runs.environment import environment
+from pivot.runs.evaluation import Evaluation
+from pivot.runs.folder import RunFolder
+from pivot.runs.guard import Guard
+from pivot.runs.metrics import machine_metrics, step_metrics
+from pivot.runs.progress import Progress
+from pivot.runs.run import find_start
+from pivot.runs.step_log import StepLog
+from pivot.runs.trackers import open_sinks
+from pivot.training import build
+from pivot.training.trainer import StepOutcome
 
 
 class StopAsked(BaseException):
@@ -137,7 +137,7 @@ class Recorder:
         return Evaluation(self.config, judge, self.progress, engine="verl", **options)
 
     def learning_rate(self) -> float:
-        return assembly.learning_rate(self.config, self.trainer.finished_steps + 1)
+        return build.learning_rate(self.config, self.trainer.finished_steps + 1)
 
     @property
     def _scores(self) -> Path:

@@ -13,11 +13,11 @@ from torch import Tensor
 from verl.workers.rollout.base import BaseRollout
 from verl.workers.rollout.replica import RolloutReplica, TokenOutput
 
-from pivot.engines.verl.rollouts import Order
+from pivot.engines.verl.rollouts import SampleRequest
 from pivot.evaluate.sampling import CHUNK
-from pivot.policy.corruption import Corruption, Corruptor
-from pivot.policy.loading import ModelOptions, load_policy
-from pivot.rollout import sample_responses
+from pivot.models.corruption import Corruption, Corruptor
+from pivot.models.loading import ModelOptions, load_policy
+from pivot.sampling import sample_responses
 from pivot.types import Prompt, Response
 
 
@@ -40,13 +40,15 @@ class RolloutServer:
         """The process id."""
         return os.getpid()
 
-    async def generate(self, request_id: str, prompts: list[Prompt], order: Order, **_: Any) -> TokenOutput:
+    async def generate(
+        self, request_id: str, prompts: list[Prompt], order: SampleRequest, **_: Any
+    ) -> TokenOutput:
         """All samples of all these prompts, as `extra_fields["groups"]`."""
         async with self._lock:
             groups = await asyncio.to_thread(self._sample, prompts, order)
         return TokenOutput(token_ids=[], extra_fields={"groups": groups, "global_steps": self.global_steps})
 
-    def _sample(self, prompts: list[Prompt], order: Order) -> list[list[Response]]:
+    def _sample(self, prompts: list[Prompt], order: SampleRequest) -> list[list[Response]]:
         policy = self.policy
         painter = Corruptor(policy.encoder, Corruption(kind="grey"), 0)
         groups: list[list[Response]] = [[] for _ in prompts]

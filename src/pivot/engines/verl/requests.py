@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pivot.rollout import Sampling
+from pivot.sampling import Sampling
 
 NEVER = -100.0
 """The strongest bias that both take."""

@@ -14,19 +14,19 @@ from typing import Any, Protocol, Self
 import torch
 from PIL import Image
 
+from pivot.data.images import open_rgb
 from pivot.engines.verl.requests import server_settings
 from pivot.evaluate.sampling import Draws
-from pivot.policy.corruption import GREY
-from pivot.policy.policy import Policy
-from pivot.rollout import Sampling
+from pivot.models.corruption import GREY
+from pivot.models.policy import Policy
+from pivot.sampling import Sampling
 from pivot.seeding import stable_seed
-from pivot.tasks.images import open_rgb
-from pivot.train.plan import StepPlan
+from pivot.training.plan import StepPlan
 from pivot.types import Prompt, Response
 
 
 @dataclass(frozen=True)
-class Order:
+class SampleRequest:
     """What is wanted of each prompt."""
 
     num_samples: int
@@ -41,7 +41,7 @@ class Order:
 class Rollouts(Protocol):
     """Samples responses somewhere."""
 
-    def sample(self, prompts: Sequence[Prompt], order: Order) -> Iterator[tuple[int, list[Response]]]:
+    def sample(self, prompts: Sequence[Prompt], order: SampleRequest) -> Iterator[tuple[int, list[Response]]]:
         """(index of the prompt, its responses); every prompt comes once."""
         ...
 
@@ -75,7 +75,7 @@ class _Client:
 class ReplicaRollouts(_Client):
     """Through `replica.PivotReplica`: whole prompts there, all G samples of a prompt from one prefill."""
 
-    def sample(self, prompts: Sequence[Prompt], order: Order) -> Iterator[tuple[int, list[Response]]]:
+    def sample(self, prompts: Sequence[Prompt], order: SampleRequest) -> Iterator[tuple[int, list[Response]]]:
         shares = [list(range(first, len(prompts), self.num_replicas)) for first in range(self.num_replicas)]
         shares = [share for share in shares if share]
         found = asyncio.run(self._all([[prompts[i] for i in share] for share in shares], order))
@@ -86,7 +86,7 @@ class ReplicaRollouts(_Client):
         """Decoding says log-probs and entropies itself, as in the embedded engine."""
         return plan
 
-    async def _all(self, shares: Sequence[list[Prompt]], order: Order) -> list[list[list[Response]]]:
+    async def _all(self, shares: Sequence[list[Prompt]], order: SampleRequest) -> list[list[list[Response]]]:
         outputs = await asyncio.gather(
             *(self._generate(prompt_ids=[], sampling_params={}, prompts=s, order=order) for s in shares)
         )
@@ -96,17 +96,17 @@ class ReplicaRollouts(_Client):
 class ServerRollouts(_Client):
     """Through verl's own vLLM or SGLang servers: token ids and pictures there, a request a sample."""
 
-    def sample(self, prompts: Sequence[Prompt], order: Order) -> Iterator[tuple[int, list[Response]]]:
+    def sample(self, prompts: Sequence[Prompt], order: SampleRequest) -> Iterator[tuple[int, list[Response]]]:
         return iter(enumerate(asyncio.run(self._all(prompts, order))))
 
     def plan(self, plan: StepPlan) -> StepPlan:
         """Log-probs and entropies of the policy itself come from a pass on the ranks, as PAPO and DAPO on verl do."""
         return replace(plan, recompute_logprobs=True)
 
-    async def _all(self, prompts: Sequence[Prompt], order: Order) -> list[list[Response]]:
+    async def _all(self, prompts: Sequence[Prompt], order: SampleRequest) -> list[list[Response]]:
         return list(await asyncio.gather(*(self._group(prompt, order) for prompt in prompts)))
 
-    async def _group(self, prompt: Prompt, order: Order) -> list[Response]:
+    async def _group(self, prompt: Prompt, order: SampleRequest) -> list[Response]:
         assert self.outline is not None
         encoder = self.outline.encoder
         images = [encoder.resized(open_rgb(source)) for source in prompt.images]
@@ -124,7 +124,7 @@ class ServerRollouts(_Client):
         )
         return [self._response(output) for output in outputs]
 
-    def _settings(self, prompt: Prompt, sample: int, order: Order) -> dict[str, Any]:
+    def _settings(self, prompt: Prompt, sample: int, order: SampleRequest) -> dict[str, Any]:
         assert self.outline is not None
         seed = stable_seed(*order.key, prompt.id, sample)
         return server_settings(
@@ -147,7 +147,9 @@ class RemoteSampler:
     rollouts: Rollouts
 
     def sample(self, prompts: Sequence[Prompt], draws: Draws) -> Iterator[tuple[int, list[Response]]]:
-        order = Order(draws.num_samples, draws.sampling, (draws.seed, "evaluation"), blank=draws.blank)
+        order = SampleRequest(
+            draws.num_samples, draws.sampling, (draws.seed, "evaluation"), blank=draws.blank
+        )
         return self.rollouts.sample(prompts, order)
 
     def close(self) -> None: ...

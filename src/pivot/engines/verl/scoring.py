@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pivot.engines.verl.jobs import Ranks, ScoreJob, deal, has_images, pieces_of
-from pivot.policy.policy import ResponseStatistics
-from pivot.policy.rows import Unit
-from pivot.train.scoring import Scorer, View
+from pivot.engines.verl.jobs import Ranks, ScoreJob, has_images, partition, pieces_of
+from pivot.models.policy import ResponseStatistics
+from pivot.models.rows import PromptWithResponses
+from pivot.training.scoring import Scorer, View
 
 
 @dataclass
@@ -22,12 +22,12 @@ class RemoteScorer(Scorer):
     of_reference: bool = False
 
     def score(
-        self, units: Sequence[Unit], step: int, view: View, *, width: int | None = None
+        self, units: Sequence[PromptWithResponses], step: int, view: View, *, width: int | None = None
     ) -> ResponseStatistics:
         """As the embedded scorer does."""
         if not units:
             return super().score(units, step, view, width=width)
-        pieces = pieces_of(units, deal(units, self.packing, self.ranks.size))
+        pieces = pieces_of(units, partition(units, self.packing, self.ranks.size))
         images = has_images(units)
         jobs = [ScoreJob(part, step, view, images, self.of_reference) for part in pieces]
         found = self.ranks.score(jobs)
@@ -42,7 +42,7 @@ class RemoteScorer(Scorer):
 class _Total:
     """The statistics of all rows, filled part by part."""
 
-    def __init__(self, units: Sequence[Unit], width: int | None) -> None:
+    def __init__(self, units: Sequence[PromptWithResponses], width: int | None) -> None:
         lengths = [len(y) for unit in units for y in unit.responses]
         self._shape = (len(lengths), width or max(lengths))
         self._columns: dict[str, Tensor] = {}

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 
-from pivot.policy.encoding import EncodedImage, EncodedPrompt
-from pivot.policy.loading import prepare_forward
-from pivot.policy.policy import Policy
-from pivot.policy.vision import ImageFeatures
+from pivot.models.encoding import EncodedImage, EncodedPrompt
+from pivot.models.loading import prepare_forward
+from pivot.models.policy import Policy
+from pivot.models.vision import ImageFeatures
 
 Work = Callable[[], tuple[Tensor, ...]]
 

@@ -17,15 +17,15 @@ from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
 from pivot.config import to_dict
 from pivot.engines.verl.checkpoints import load_shards, save_cluster
-from pivot.engines.verl.cluster_trainer import Elsewhere, build_cluster_trainer
+from pivot.engines.verl.cluster_trainer import RemoteWorkers, build_cluster_trainer
 from pivot.engines.verl.recorder import Recorder
 from pivot.engines.verl.rollouts import RemoteSampler
 from pivot.engines.verl.worker import PivotWorker, RayRanks
 from pivot.errors import UserError
-from pivot.policy.loading import load_outline
-from pivot.train import assembly
-from pivot.train.data import drop_long_prompts, training_prompts
-from pivot.train.state import load_progress
+from pivot.models.loading import load_outline
+from pivot.runs.state import load_progress
+from pivot.training import build
+from pivot.training.prompts import drop_long_prompts, training_prompts
 
 
 @register_trainer("pivot")
@@ -49,7 +49,7 @@ class PivotTrainer(PPOTrainerSync):
         """Tokens and images are known to the outline; verl's own tokenizer is not needed here."""
         config = self.recorder.config
         folder = self.config.actor_rollout_ref.model.path
-        self.outline = load_outline(Path(folder), assembly.model_options(config))
+        self.outline = load_outline(Path(folder), build.model_options(config))
         self.tokenizer, self.processor = self.outline.tokenizer, None
 
     def _init_dataloader(self) -> None:
@@ -92,7 +92,7 @@ class PivotTrainer(PPOTrainerSync):
 
     def fit(self, agent_loop_manager: Any) -> None:
         with self.recorder.watching(lambda: self._processes):
-            judge = assembly.build_judge(self.recorder.config)
+            judge = build.build_judge(self.recorder.config)
             try:
                 self._build(agent_loop_manager, judge)
                 super().fit(agent_loop_manager)
@@ -109,7 +109,7 @@ class PivotTrainer(PPOTrainerSync):
             self.train_dataset,
             judge,
             recorder.progress.clock,
-            Elsewhere(RayRanks(self.actor_rollout_wg), rollouts, self.checkpoint_manager.sleep_replicas),
+            RemoteWorkers(RayRanks(self.actor_rollout_wg), rollouts, self.checkpoint_manager.sleep_replicas),
         )
         if recorder.start:
             load_progress(self.cluster, recorder.start.path)

@@ -6,11 +6,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pivot.engines.verl.jobs import Piece, Ranks, RankUpdate, UpdateJob, deal, has_images, pieces_of
+from pivot.engines.verl.jobs import Piece, Ranks, RankUpdate, UpdateJob, has_images, partition, pieces_of
 from pivot.method import Allocation, Method, count_totals
-from pivot.train.batching import Packing
-from pivot.train.step_batch import StepBatch
-from pivot.train.update import MAXIMA, MinibatchRows, Skipped, Updater
+from pivot.training.batch import StepBatch
+from pivot.training.packing import Packing
+from pivot.training.update import MAXIMA, MinibatchRows, Skipped, Updater
 
 
 class RemoteUpdater(Updater):
@@ -27,7 +27,7 @@ class RemoteUpdater(Updater):
         """The terms, and the gradient norm of an update that was made."""
         rows = MinibatchRows(batch, allocation, groups, with_anchors=self.method.anchor_use == "sft")
         totals = count_totals(self.method, rows.inputs(rows.all_rows, None))
-        pieces = pieces_of(rows.units, deal(rows.units, self.packing, self.ranks.size))
+        pieces = pieces_of(rows.units, partition(rows.units, self.packing, self.ranks.size))
         images = has_images(rows.units)
         found = self.ranks.update(
             [UpdateJob(tuple(_filled(p, rows) for p in part), totals, self.lr, images) for part in pieces]

@@ -14,9 +14,9 @@ from verl.workers.engine_workers import ActorRolloutRefWorker
 from pivot.config import from_dict
 from pivot.engines.verl.jobs import RankUpdate, ScoreJob, UpdateJob
 from pivot.engines.verl.rank import Rank
-from pivot.policy.loading import load_outline
-from pivot.policy.policy import ResponseStatistics
-from pivot.train.assembly import model_options
+from pivot.models.loading import load_outline
+from pivot.models.policy import ResponseStatistics
+from pivot.training.build import model_options
 
 
 class PivotWorker(ActorRolloutRefWorker):

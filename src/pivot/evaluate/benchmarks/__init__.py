@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 from dataclasses import replace
 
+from pivot.data import DataSet, DataSpec, load_format, resolve
 from pivot.errors import UserError
 from pivot.evaluate.benchmarks import (
     chartqapro,
@@ -28,7 +29,6 @@ from pivot.evaluate.benchmarks import (
     we_math,
 )
 from pivot.evaluate.benchmarks.benchmark import Benchmark
-from pivot.tasks.datasets import DataSet, DataSpec, load_format, resolve
 
 __all__ = ["BENCHMARKS", "GROUPS", "HEADINGS", "OUT_OF_DOMAIN", "Benchmark", "find", "load"]
 

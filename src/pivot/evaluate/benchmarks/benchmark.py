@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from pivot.data import DataSpec, Format, Layout
 from pivot.evaluate.benchmarks import papo_eval
-from pivot.tasks.datasets import DataSpec, Format, Layout
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
+from pivot.data import Draft, Layout, RowReader
 from pivot.evaluate.benchmarks.benchmark import Benchmark
 from pivot.evaluate.benchmarks.matching import MATH
-from pivot.tasks.datasets import Draft, Layout, RowReader
 
 _TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 

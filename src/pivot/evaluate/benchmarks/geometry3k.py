@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from pivot.data import TRAINING_SETS
 from pivot.evaluate.benchmarks.benchmark import Benchmark
-from pivot.tasks.datasets import TRAINING_SETS
 
 _TRAINING_SET = TRAINING_SETS["geometry3k"]
 

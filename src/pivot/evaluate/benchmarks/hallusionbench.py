@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from pivot.data import BadRow, Draft, Layout, NotIncluded, RowReader
 from pivot.evaluate.benchmarks.benchmark import Benchmark
 from pivot.evaluate.benchmarks.matching import YES_NO
-from pivot.tasks.datasets import BadRow, Draft, Layout, NotIncluded, RowReader
 
 _ANSWERS = {"1": "yes", "0": "no"}
 _IDS = ("category", "subcategory", "set_id", "figure_id", "question_id")

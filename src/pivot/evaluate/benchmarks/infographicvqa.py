@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from pivot.data import BadRow, Draft, Layout, RowReader
 from pivot.evaluate.benchmarks.benchmark import Benchmark
 from pivot.evaluate.benchmarks.matching import TEXT
-from pivot.tasks.datasets import BadRow, Draft, Layout, RowReader
 
 
 def draft(row: RowReader) -> Draft:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from pivot.data import Draft, Layout, NotIncluded, RowReader
 from pivot.evaluate.benchmarks.benchmark import Benchmark
 from pivot.evaluate.benchmarks.choices import options_in
 from pivot.evaluate.benchmarks.matching import kind_of
-from pivot.tasks.datasets import Draft, Layout, NotIncluded, RowReader
 
 
 def draft(row: RowReader) -> Draft:

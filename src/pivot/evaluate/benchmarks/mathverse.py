@@ -6,10 +6,10 @@ the conditions: vision intensive, vision dominant, vision only.
 
 from __future__ import annotations
 
+from pivot.data import Draft, Layout, NotIncluded, RowReader
 from pivot.evaluate.benchmarks.benchmark import Benchmark
 from pivot.evaluate.benchmarks.choices import options_in
 from pivot.evaluate.benchmarks.matching import LETTER, MATH
-from pivot.tasks.datasets import Draft, Layout, NotIncluded, RowReader
 
 VISION_CENTRIC = ("Vision Intensive", "Vision Dominant", "Vision Only")
 TEXT_ONLY = "Text Only"

@@ -6,11 +6,11 @@ import ast
 import re
 from typing import Any
 
+from pivot.data import BadRow, Draft, Layout, RowReader
 from pivot.evaluate.benchmarks.benchmark import Benchmark
 from pivot.evaluate.benchmarks.choices import LETTERS, lettered
 from pivot.evaluate.benchmarks.matching import LETTER
 from pivot.evaluate.benchmarks.mathverse import IN_THE_IMAGE, LETTER_OF_OPTION
-from pivot.tasks.datasets import BadRow, Draft, Layout, RowReader
 
 _REFERENCE = re.compile(r"<image\s*(\d)>")
 _NUM_IMAGES = 7

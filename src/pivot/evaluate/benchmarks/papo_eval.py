@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 
+from pivot.data import BadRow, Draft, Layout, RowReader
 from pivot.evaluate.benchmarks.choices import options_in
 from pivot.evaluate.benchmarks.matching import kind_of
-from pivot.tasks.datasets import BadRow, Draft, Layout, RowReader
 
 HUB_ID = "PAPO-Galaxy/PAPO_eval"
 _ARCHIVES = {"We_Math": "We-Math_We-Math_images.zip", "PAPO_MMK12": "PAPO_MMK12_test_images.zip"}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
+from pivot.data import Draft, Layout, RowReader
 from pivot.evaluate.benchmarks.benchmark import Benchmark
 from pivot.evaluate.benchmarks.choices import options_in
 from pivot.evaluate.benchmarks.matching import LETTER, TEXT, YES_NO, kind_of
-from pivot.tasks.datasets import Draft, Layout, RowReader
 
 _ANSWER_DIRECTLY = re.compile(r"\s*Please answer directly with [^.]*\.\s*\Z")
 

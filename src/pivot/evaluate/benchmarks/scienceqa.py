@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from pivot.data import BadRow, Draft, Layout, NotIncluded, RowReader
 from pivot.evaluate.benchmarks.benchmark import Benchmark
 from pivot.evaluate.benchmarks.choices import LETTERS, lettered
 from pivot.evaluate.benchmarks.matching import LETTER
-from pivot.tasks.datasets import BadRow, Draft, Layout, NotIncluded, RowReader
 
 
 def draft(row: RowReader) -> Draft:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
+from pivot.data import BadRow, Draft, Layout, RowReader
 from pivot.evaluate.benchmarks.benchmark import Benchmark
 from pivot.evaluate.benchmarks.choices import LETTERS, lettered
 from pivot.evaluate.benchmarks.matching import LETTER
-from pivot.tasks.datasets import BadRow, Draft, Layout, RowReader
 
 _NEXT_OPTION = re.compile(r"\s*[;；]?\s*(?=\b[A-H][.．、])")
 _LABEL = re.compile(r"^([A-H])[.．、]\s*")

@@ -1,0 +1,1 @@
+"""Vision-language models: loading, encoding, image corruption, and forward passes that share a prompt."""

@@ -1,0 +1,213 @@
+"""From a name to a policy: the tiny models, a local folder, a run, or the hub; and back into a folder."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from safetensors import SafetensorError
+from transformers import (
+    AutoConfig,
+    AutoModelForImageTextToText,
+    AutoTokenizer,
+    GenerationConfig,
+    PreTrainedModel,
+)
+from transformers import Qwen2VLImageProcessorPil as ImageProcessor
+from transformers.utils import logging as transformers_logging
+
+from pivot import tiny
+from pivot.errors import UserError
+from pivot.models.encoding import PromptEncoder
+from pivot.models.policy import Policy
+from pivot.models.shared_prefix import share_prefixes
+from pivot.models.vision import batch_vision_attention, linear_patch_embedding
+
+FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
+TINY = {"tiny": "easy", "tiny-hard": "hard"}
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """How a model is held; the fields of the `model` section of a configuration."""
+
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    device: str = "auto"
+    attention: str = "sdpa"
+    min_pixels: int | None = None
+    max_pixels: int | None = None
+    freeze_vision: bool = False
+    lora_rank: int = 0
+    gradient_checkpointing: bool = False
+    trust_remote_code: bool = False
+
+
+def load_policy(name: str, options: ModelOptions | None = None) -> Policy:
+    """The policy that a name stands for, ready for scoring and rollouts.
+
+    Example:
+        load_policy("tiny"); load_policy("Qwen/Qwen2.5-VL-3B-Instruct", ModelOptions(dtype="bfloat16"))
+    """
+    options = options or ModelOptions()
+    path = resolve_model(name)
+    with _quiet_transformers():
+        model, tokenizer, processor = _load_parts(path, name, options)
+    _limit_images(processor, options)
+    prepare_forward(model)
+    _prepare(model, options)
+    model.to(pick_device(options.device))
+    return Policy(model, tokenizer, PromptEncoder(model, tokenizer, processor))
+
+
+def prepare_forward(model: Any) -> None:
+    """The forwards that everything here is built on, in place: same weights, same results, less time."""
+    batch_vision_attention(model)
+    linear_patch_embedding(model)
+    share_prefixes(model)
+
+
+def load_outline(folder: Path, options: ModelOptions | None = None) -> Policy:
+    """A policy without weights, for engines that hold the weights themselves: it encodes and knows its tokens."""
+    path = str(folder)
+    with _quiet_transformers(), torch.device("meta"):
+        model = AutoModelForImageTextToText.from_config(AutoConfig.from_pretrained(path))
+        tokenizer = AutoTokenizer.from_pretrained(path)
+        processor = ImageProcessor.from_pretrained(path)
+    with suppress(OSError):  # not every model has one
+        model.generation_config = GenerationConfig.from_pretrained(path)
+    _limit_images(processor, options or ModelOptions())
+    return Policy(model, tokenizer, PromptEncoder(model, tokenizer, processor))
+
+
+def resolve_model(name: str) -> str:
+    """A tiny name -> its folder; a run's folder -> its newest checkpoint's model; anything else as it is."""
+    if name in TINY:
+        return str(tiny.checkpoint_path(TINY[name]))
+    folder = Path(name).expanduser()
+    if (folder / "model" / "config.json").is_file():
+        return str(folder / "model")
+    steps = [d for d in (folder / "checkpoints").glob("step-*") if re.fullmatch(r"step-\d+", d.name)]
+    if steps:
+        return str(max(steps, key=lambda d: int(d.name[5:])) / "model")
+    if folder.is_dir() and not (folder / "config.json").is_file():
+        raise UserError(
+            f"{name} holds no config.json and no checkpoints; give a model folder or a run's folder"
+        )
+    return str(folder) if folder.is_dir() else name
+
+
+def file_limits(folder: Path) -> tuple[int, int]:
+    """Smallest and largest image area, in pixels, by the files of a model's folder."""
+    try:
+        with _quiet_transformers():
+            size = ImageProcessor.from_pretrained(str(folder)).size
+    except (OSError, ValueError) as cause:
+        reason = str(cause).strip().splitlines()[0].rstrip(".:")
+        raise UserError(
+            f"cannot read how {folder} resizes images ({reason}); it needs a preprocessor_config.json"
+        ) from cause
+    return size["shortest_edge"], size["longest_edge"]
+
+
+def pick_device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise UserError(f"model.device is {name}, but torch finds no GPU here; use model.device=cpu or auto")
+    return torch.device(name)
+
+
+def save_policy(policy: Policy, folder: Path) -> None:
+    """An ordinary Hugging Face folder: weights, config, tokenizer, image processor. Adapters are merged in."""
+    with _quiet_transformers():
+        policy.model.save_pretrained(folder, state_dict=merged_state(policy.model))
+        policy.tokenizer.save_pretrained(folder)
+        policy.encoder.image_processor.save_pretrained(folder)
+
+
+def save_outline(outline: Policy, weights: dict[str, torch.Tensor], folder: Path) -> None:
+    """The same for an outline and weights from elsewhere."""
+    with _quiet_transformers():
+        outline.model.save_pretrained(folder, state_dict=weights)
+        outline.tokenizer.save_pretrained(folder)
+        outline.encoder.image_processor.save_pretrained(folder)
+
+
+def merged_state(model: PreTrainedModel) -> dict[str, torch.Tensor]:
+    """The weights as a plain model has them; low-rank adapters are added onto a copy, the model keeps its own."""
+    state = {name: value for name, value in model.state_dict().items() if ".lora_" not in name}
+    plain = {name.replace(".base_layer.", "."): value for name, value in state.items()}
+    modules: dict[str, Any] = dict(model.named_modules())
+    for name, module in modules.items():
+        if "lora_A" in dict(module.named_children()):
+            plain[f"{name}.weight"] = plain[f"{name}.weight"] + module.get_delta_weight("default")
+    return plain
+
+
+def _load_parts(path: str, name: str, options: ModelOptions) -> tuple[Any, Any, Any]:
+    trust = {"trust_remote_code": options.trust_remote_code}
+    try:
+        model = AutoModelForImageTextToText.from_pretrained(
+            path,
+            dtype=getattr(torch, options.dtype),
+            attn_implementation=options.attention,
+            use_safetensors=True,  # never a pickle
+            **trust,
+        )
+        tokenizer = AutoTokenizer.from_pretrained(path, **trust)
+        processor = ImageProcessor.from_pretrained(path)
+    except (OSError, ValueError, RuntimeError, SafetensorError) as cause:
+        reason = str(cause).strip().splitlines()[0].rstrip(".:")
+        raise UserError(
+            f"cannot load the model {name!r} ({reason}); give a Hugging Face folder, a run's folder, a hub id that "
+            "this machine can reach or has cached, or `tiny`"
+        ) from cause
+    if model.config.model_type not in FAMILIES:
+        raise UserError(f"{name} is a {model.config.model_type} model; expected one of {', '.join(FAMILIES)}")
+    return model, tokenizer, processor
+
+
+def _limit_images(processor: ImageProcessor, options: ModelOptions) -> None:
+    limits = {"shortest_edge": options.min_pixels, "longest_edge": options.max_pixels}
+    processor.size = {**dict(processor.size), **{k: v for k, v in limits.items() if v is not None}}
+
+
+def _prepare(model: PreTrainedModel, options: ModelOptions) -> None:
+    model.requires_grad_(True)
+    if options.freeze_vision:
+        model.model.visual.requires_grad_(False)
+    if options.lora_rank:
+        _add_adapters(model, options.lora_rank)
+    if options.gradient_checkpointing:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    model.eval()
+
+
+def _add_adapters(model: PreTrainedModel, rank: int) -> None:
+    try:
+        from peft import LoraConfig, inject_adapter_in_model
+    except ImportError as cause:
+        raise UserError(
+            "model.lora_rank needs peft; install it with: pip install 'pivot-rl[lora]'"
+        ) from cause
+    targets = r"model\.language_model\..*\.(q|k|v|o|gate|up|down)_proj"
+    inject_adapter_in_model(LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=targets), model)
+
+
+class _quiet_transformers:
+    """No progress bars and no advice from transformers while a model is loaded or saved."""
+
+    def __enter__(self) -> None:
+        self._level = transformers_logging.get_verbosity()
+        transformers_logging.set_verbosity(logging.ERROR)
+        if "HF_HUB_DISABLE_PROGRESS_BARS" not in os.environ:
+            transformers_logging.disable_progress_bar()
+
+    def __exit__(self, *_: object) -> None:
+        transformers_logging.set_verbosity(self._level)

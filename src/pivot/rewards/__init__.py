@@ -1,0 +1,1 @@
+"""Rewards: the verifier, reward functions in their own process."""

@@ -1,0 +1,149 @@
+"""The trainer's end of a user's reward function: started once, asked within a time limit, killed when it overruns."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import pickle
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from pivot.errors import UserError
+from pivot.rewards.worker import LENGTH
+
+START_SECONDS = 300.0
+"""For importing the user's module, which may load a model."""
+MAX_DEATHS = 2
+"""A call whose process died, of a signal say, is made again in a new one, this many times in all."""
+
+
+class RewardProcess:
+    """Calls `module:function` in a process of its own.
+
+    A function that raises, never returns, ends its process or returns no numbers is a UserError with its name. A
+    thread could not be ended; a process can, whatever it is doing, and it takes nothing of the trainer with it.
+
+    Args:
+        spec: `module:function`.
+        timeout: seconds that a call may take.
+    """
+
+    def __init__(self, spec: str, timeout: float) -> None:
+        self.spec, self.timeout = spec, timeout
+        self._owner = os.getpid()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._start()
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process else None
+
+    def call(self, columns: dict[str, Any]) -> list[float]:
+        """The function's values; they may still be too few, or not finite."""
+        frame = pickle.dumps(columns)
+        for _ in range(MAX_DEATHS):
+            reply = self._exchange(LENGTH.pack(len(frame)) + frame, self.timeout)
+            if reply is not None:
+                return self._values(reply)
+            ended = self._end()
+        raise UserError(f"the reward function {self.spec} ended its process, {MAX_DEATHS} times: {ended}")
+
+    def close(self) -> None:
+        """End the process; a later call starts a new one."""
+        self._end(patience=1.0)
+        atexit.unregister(self.close)
+
+    def _values(self, reply: dict[str, Any]) -> list[float]:
+        if "raised" in reply:
+            raise UserError(f"the reward function {self.spec} raised {reply['raised']}")
+        if "type" in reply:
+            raise UserError(
+                f"the reward function {self.spec} returned {reply['type']}, expected a list of numbers"
+            )
+        return reply["values"]
+
+    def _start(self) -> None:
+        paths = dict.fromkeys(filter(None, sys.path))
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "pivot.rewards.worker", self.spec, str(Path.cwd())],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
+            start_new_session=True,  # Ctrl-C at the terminal is the trainer's to handle
+        )
+        atexit.register(self.close)
+        reply = self._exchange(b"", START_SECONDS)
+        if reply is None or "problem" in reply:
+            problem = reply["problem"] if reply else f"its process ended at the start: {self._end()}"
+            self.close()
+            raise UserError(f"reward.function: {problem}")
+
+    def _exchange(self, data: bytes, timeout: float) -> dict[str, Any] | None:
+        """Send `data` and wait for a reply; None when the process has died."""
+        if self._process is None:
+            self._start()
+        process = self._process
+        assert process is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
+        deadline, received, rest = time.monotonic() + timeout, bytearray(), memoryview(data)
+        os.set_blocking(process.stdin.fileno(), False)
+        with selectors.DefaultSelector() as selector:
+            selector.register(process.stdout, selectors.EVENT_READ)
+            if rest:
+                selector.register(process.stdin, selectors.EVENT_WRITE)
+            while not _is_whole(received):
+                ready = selector.select(max(0.0, deadline - time.monotonic()))
+                if not ready:
+                    self._overrun(timeout)
+                for key, _ in ready:
+                    if key.fileobj is process.stdout:
+                        piece = os.read(process.stdout.fileno(), 1 << 20)
+                        if not piece:
+                            return None
+                        received += piece
+                        continue
+                    with contextlib.suppress(BrokenPipeError):  # its output has ended as well, and says so
+                        rest = rest[os.write(process.stdin.fileno(), rest) :]
+                        if rest:
+                            continue
+                    selector.unregister(process.stdin)
+        return json.loads(received[LENGTH.size :])
+
+    def _overrun(self, timeout: float) -> None:
+        self._end()
+        raise UserError(
+            f"the reward function {self.spec} did not return within {timeout:g} s; its process was ended "
+            "(raise reward.timeout if it needs longer)"
+        )
+
+    def _end(self, patience: float = 0.0) -> str:
+        """Kill the process and all it has started; how it ended, in words."""
+        process, self._process = self._process, None
+        if process is None or os.getpid() != self._owner:
+            return "not running"
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(patience)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        code = process.wait()
+        process.stdout.close()
+        return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+
+
+def _is_whole(received: bytearray) -> bool:
+    if len(received) < LENGTH.size:
+        return False
+    (length,) = LENGTH.unpack(received[: LENGTH.size])
+    return len(received) - LENGTH.size >= length

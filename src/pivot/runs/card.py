@@ -1,0 +1,175 @@
+"""The model card of a trained checkpoint: `model/README.md`, from the run's configuration and scores alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pivot import __version__
+from pivot.config import Config, to_dict
+from pivot.durable import write_bytes
+from pivot.evaluate.mixes import mix_notes
+from pivot.models.loading import TINY
+from pivot.data import template
+from pivot.data import TRAINING_SETS
+from pivot.runs.checkpoint import CheckpointStore
+
+CARD = "README.md"
+
+
+def write_card(run: Path, config: Config) -> Path | None:
+    """Put the card into the run's newest checkpoint; None where there is no checkpoint."""
+    checkpoints = CheckpointStore(run).finished()
+    if not checkpoints:
+        return None
+    newest = checkpoints[0]
+    scores = run / "eval" / "scores.json"
+    entries = json.loads(scores.read_bytes())["evaluations"] if scores.exists() else []
+    path = newest.path / "model" / CARD
+    write_bytes(path, model_card(config, entries, newest.step).encode())
+    return path
+
+
+def model_card(config: Config, entries: Sequence[Mapping[str, Any]], steps: int) -> str:
+    """A Hugging Face model card: front matter, method, data, settings, scores, use, licence."""
+    sections = (
+        _front_matter(config),
+        f"# {_title(config)}",
+        _method(config, steps),
+        _settings(config),
+        _scores(entries),
+        _use(),
+        _licence(config),
+        _whole_configuration(config),
+    )
+    return "\n\n".join(sections) + "\n"
+
+
+def _front_matter(config: Config) -> str:
+    base, data = _hub_id(config.model.path), _data_id(config)
+    known: dict[str, Any] = {
+        "library_name": "transformers",
+        "pipeline_tag": "image-text-to-text",
+        "tags": ["reinforcement-learning", "rlvr", "vision-language", "pivot", config.method.name],
+        "license": "apache-2.0" if config.model.path in TINY else "other",
+    }
+    if base is not None:
+        known |= {"base_model": base, "license_name": "that-of-the-base-model"}
+        known["license_link"] = f"https://huggingface.co/{base}"
+    if data is not None:
+        known["datasets"] = [data]
+    return f"---\n{yaml.safe_dump(known, sort_keys=False).strip()}\n---"
+
+
+def _title(config: Config) -> str:
+    return (
+        f"{Path(config.model.path).name} trained with {config.method.name} on {Path(config.data.train).name}"
+    )
+
+
+def _method(config: Config, steps: int) -> str:
+    base = config.model.path
+    trained = (
+        f"low-rank adapters (rank {config.model.lora_rank}), merged in"
+        if config.model.lora_rank
+        else "all weights"
+    )
+    if config.model.freeze_vision:
+        trained += ", the vision tower frozen"
+    return (
+        f"Trained from `{base}` by reinforcement learning with verifiable rewards: method `{config.method.name}`, "
+        f"{steps} of {config.train.steps} steps, {trained}. Data: `{config.data.train}`, split `{config.data.split}`"
+        f"{'' if config.data.size is None else f', at most {config.data.size} prompts'}. "
+        f"Written by pivot-rl {__version__}; `pivot methods` says what the method turns on."
+    )
+
+
+def _settings(config: Config) -> str:
+    limits = (config.model.min_pixels, config.model.max_pixels)
+    rows = {
+        "prompts a step / an update": f"{config.train.prompts_per_step} / {config.train.minibatch_prompts}",
+        "responses a prompt": config.rollout.responses,
+        "learning rate": config.train.lr,
+        "sampling": f"temperature {config.rollout.temperature}, top_p {config.rollout.top_p}",
+        "response tokens": config.rollout.max_tokens,
+        "image pixels": "as the model's files say"
+        if limits == (None, None)
+        else f"{limits[0]} to {limits[1]}",
+        "image intervention": config.corruption.kind,
+        "reward": config.reward.function or f"exact match ({config.reward.grader})",
+        "dtype": config.model.dtype,
+        "seed": config.train.seed,
+    }
+    return "## Settings\n\n" + _table(
+        ("setting", "value"), [(name, str(value)) for name, value in rows.items()]
+    )
+
+
+def _scores(entries: Sequence[Mapping[str, Any]]) -> str:
+    if not entries:
+        return "## Scores\n\nNothing was measured in this run."
+    head = ["set", "when", "images", "prompts", "samples", "accuracy, %", "95% interval"]
+    notes = mix_notes([{str(entry["name"]): [entry]} for entry in entries])
+    noted = any(notes)
+    rows = [
+        [
+            str(entry["name"]),
+            str(entry.get("when") or "evaluated"),
+            "blank" if entry.get("blank") else "shown",
+            str(entry["prompts"]),
+            str(entry["samples"]),
+            f"{100 * entry['accuracy']:.2f}",
+            "{:.2f} to {:.2f}".format(*(100 * bound for bound in entry["interval"])),
+            *[note] * noted,
+        ]
+        for entry, note in zip(entries, notes, strict=True)
+    ]
+    head += ["note"] * noted
+    note = "Accuracy is the mean over prompts of the mean over samples, at temperature 1.0; exact match."
+    return f"## Scores\n\n{_table(head, rows)}\n\n{note}"
+
+
+def _use() -> str:
+    return (
+        "## Use\n\n"
+        "`AutoModelForImageTextToText` and `AutoProcessor` load this folder, and so does vLLM. The model was trained "
+        "with one template; use it too:\n\n"
+        f"```\nsystem: {template.SYSTEM}\nuser:   <image>QUESTION\n\n{template.INSTRUCTION}\n```"
+    )
+
+
+def _licence(config: Config) -> str:
+    if config.model.path in TINY:
+        return (
+            "## Licence\n\nWeights and code: Apache-2.0. A toy for checking a method, of no use beyond that."
+        )
+    return (
+        "## Licence\n\n"
+        f"These weights derive from `{config.model.path}`: its licence applies to them. The terms of the training data "
+        f"(`{config.data.train}`) may apply too. Check both before you publish or use this model."
+    )
+
+
+def _whole_configuration(config: Config) -> str:
+    written = json.dumps(to_dict(config), indent=2, ensure_ascii=False)
+    return f"<details><summary>The whole configuration</summary>\n\n```json\n{written}\n```\n\n</details>"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
+
+
+def _data_id(config: Config) -> str | None:
+    known = TRAINING_SETS.get(config.data.train)
+    return _hub_id(config.data.train) if known is None else known.hub_id
+
+
+def _hub_id(name: str) -> str | None:
+    """`owner/name`, unless it is a path on this machine."""
+    is_path = name.startswith((".", "/", "~")) or Path(name).exists()
+    return name if name.count("/") == 1 and not is_path else None

@@ -1,0 +1,198 @@
+"""From a step's outcome to its row of metrics.jsonl; docs/metrics.md explains every key."""
+
+from __future__ import annotations
+
+import resource
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from pivot.experience import ExperienceBuffer
+from pivot.method import Method
+from pivot.training.trainer import StepOutcome
+from pivot.types import Response, RolloutGroup
+
+Row = dict[str, float | list[int]]
+QUANTILES = (5, 25, 50, 75, 95)
+UNLIKELY = 0.1
+"""Tokens of a lower probability are called unlikely."""
+TERMS = ("policy", "calibration", "kl", "entropy", "perception", "double_entropy", "sft", "off_policy")
+
+
+def step_metrics(outcome: StepOutcome, method: Method, buffer: ExperienceBuffer, lr: float) -> Row:
+    """Everything that repeats exactly for a seed."""
+    row: Row = {"step": outcome.step}
+    row |= _rewards(outcome.selection.sampled, method)
+    row |= _rollout(outcome)
+    row |= _visual(outcome)
+    if method.replay:
+        row |= _buffer(outcome, buffer)
+    return row | _optimisation(outcome, lr)
+
+
+def _rewards(groups: Sequence[RolloutGroup], method: Method) -> Row:
+    if not groups:
+        return {}
+    rewards = [r.reward for g in groups for r in g.responses if r.reward is not None]
+    form = _mean([reward.format for reward in rewards])
+    row: Row = {
+        "reward/accuracy": _mean([reward.correct for reward in rewards]),
+        "reward/format": form,
+        "reward/mean": _mean([reward.accuracy for reward in rewards]) + method.format_coef * form,
+        "reward/solved_prompts": _mean([g.success_rate == 1 for g in groups]),
+        "reward/unsolved_prompts": _mean([g.success_rate == 0 for g in groups]),
+    }
+    for name, part in (
+        ("fresh", [g for g in groups if not g.replayed]),
+        ("replay", [g for g in groups if g.replayed]),
+    ):
+        if part:
+            row[f"reward/{name}_accuracy"] = _mean([g.success_rate for g in part])
+    return row
+
+
+def _rollout(outcome: StepOutcome) -> Row:
+    selection = outcome.selection
+    responses = [r for g in selection.sampled for r in g.responses]
+    lengths = [len(r) for r in responses]
+    return {
+        "rollout/length_mean": _mean(lengths),
+        "rollout/length_max": max(lengths, default=0),
+        "rollout/truncated_share": _mean([r.truncated for r in responses]),
+        **_entropy(outcome, responses),
+        "rollout/groups": len(selection.sampled),
+        "rollout/groups_wanted": selection.quotas.total,
+        "rollout/groups_kept": len(selection.kept),
+        "rollout/groups_surplus": len(selection.surplus),
+        "rollout/groups_dropped": len(selection.sampled) - len(selection.kept) - len(selection.surplus),
+        "rollout/tries": selection.rounds,
+        "rollout/tokens": sum(lengths),
+    }
+
+
+def _entropy(outcome: StepOutcome, responses: Sequence[Response]) -> Row:
+    """Mean over all sampled tokens; where the sampler does not say it, over those that were trained on, if any were."""
+    known = [float(r.entropy_T.sum()) for r in responses if r.entropy_T is not None]
+    if len(known) == len(responses):
+        return {"rollout/entropy": sum(known) / max(1, sum(map(len, responses)))}
+    batch = outcome.batch
+    return {} if batch is None else {"rollout/entropy": _masked_mean(batch.entropy_BT, batch.mask_BT)}
+
+
+def _visual(outcome: StepOutcome) -> Row:
+    batch, allocation = outcome.batch, outcome.allocation
+    row: Row = {}
+    if outcome.anchors.dependency is not None:
+        row["visual/dependency"] = outcome.anchors.dependency
+    if batch is None or allocation is None or allocation.support_BT is None or allocation.utility_BT is None:
+        return row
+    correct_BT = batch.correct_B[:, None] & batch.mask_BT
+    wrong_BT = ~batch.correct_B[:, None] & batch.mask_BT
+    row |= {
+        "visual/support_mean": _masked_mean(allocation.support_BT, batch.mask_BT),
+        "visual/support_correct": _masked_mean(allocation.support_BT, correct_BT),
+        "visual/support_wrong": _masked_mean(allocation.support_BT, wrong_BT),
+        "visual/unlikely_weight": unlikely_weight(
+            batch.clean_logprobs_BT, allocation.group_advantage_B, allocation.utility_BT, batch.mask_BT
+        ),
+    }
+    if allocation.support_clipped_share is not None:
+        row["visual/support_clipped_share"] = float(allocation.support_clipped_share)
+    if allocation.beta is not None:
+        row["visual/beta"] = float(allocation.beta)
+    if allocation.protected_BT is not None:
+        row["visual/protected_share"] = _masked_mean(allocation.protected_BT.float(), batch.mask_BT)
+    levels = torch.tensor([q / 100 for q in QUANTILES])
+    found = _quantiles(allocation.utility_BT[batch.mask_BT], levels)
+    return row | {f"visual/utility_p{q:02d}": value for q, value in zip(QUANTILES, found, strict=True)}
+
+
+def unlikely_weight(logprobs_BT: Tensor, advantage_B: Tensor, utility_BT: Tensor, mask_BT: Tensor) -> float:
+    """Of what Eq. 14 adds, the share that falls on unlikely tokens: weights are (1 - p) |A U|, as gradients are."""
+    probability_BT = logprobs_BT.exp()
+    added_BT = (advantage_B[:, None] * utility_BT).abs() * (1 - probability_BT)
+    added_BT = torch.where(mask_BT, added_BT, 0.0)
+    return float(added_BT[probability_BT < UNLIKELY].sum() / added_BT.sum().clamp(min=1e-12))
+
+
+def _buffer(outcome: StepOutcome, buffer: ExperienceBuffer) -> Row:
+    stats = buffer.stats(outcome.step)
+    kept = outcome.selection.kept
+    row: Row = {
+        "buffer/size": stats.size,
+        "buffer/eligible": stats.eligible,
+        "buffer/responses": stats.responses,
+        "buffer/megabytes": stats.bytes / 1e6,
+        "buffer/success_histogram": list(stats.success_histogram),
+        "buffer/replay_active": float(outcome.replay_active),
+        "buffer/replay_share": _mean([g.replayed for g in kept]),
+        "buffer/score_age": outcome.anchors.age,
+    }
+    anchors = [g.anchor for g in kept if g.anchor is not None]
+    if anchors:
+        row["buffer/anchor_age"] = _mean([a.age for a in anchors])
+        row["buffer/times_drawn"] = _mean([a.times_drawn for a in anchors])
+    return row
+
+
+def _optimisation(outcome: StepOutcome, lr: float) -> Row:
+    update = outcome.update
+    row: Row = {"optim/lr": lr, "optim/updates": 0, "optim/skipped_updates": 0}
+    if update is None:
+        return row
+    row |= {"optim/updates": update.num_updates, "optim/skipped_updates": len(update.skipped)}
+    if not update.num_updates:
+        return row
+    terms = update.terms
+    tokens = max(terms["ratio_tokens"], 1.0)
+    row |= {"loss/total": terms["total"], **{f"loss/{name}": terms[name] for name in TERMS if name in terms}}
+    return row | {
+        "optim/grad_norm": _mean(update.grad_norms),
+        "optim/grad_norm_max": max(update.grad_norms),
+        "optim/ratio_mean": terms["ratio_sum"] / tokens,
+        "optim/ratio_max": terms["ratio_max"],
+        "optim/clip_low_share": terms["clip_low_tokens"] / tokens,
+        "optim/clip_high_share": terms["clip_high_tokens"] / tokens,
+        "optim/dual_clip_share": terms["dual_clip_tokens"] / tokens,
+    }
+
+
+def machine_metrics(phases: dict[str, float], tokens: float) -> Row:
+    """Throughput and memory: what differs from machine to machine and from run to run."""
+    row: Row = {"memory/rss_gb": _resident_bytes() / 1e9, "memory/peak_gb": _peak_bytes() / 1e9}
+    if phases.get("time/rollout"):
+        row["time/tokens_per_second"] = tokens / phases["time/rollout"]
+    if torch.cuda.is_available():
+        row["memory/gpu_peak_gb"] = torch.cuda.max_memory_allocated() / 1e9
+    return row
+
+
+def _resident_bytes() -> int:
+    statm = Path("/proc/self/statm")
+    if not statm.exists():
+        return _peak_bytes()
+    return int(statm.read_text().split()[1]) * resource.getpagesize()
+
+
+def _peak_bytes() -> int:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0
+
+
+def _masked_mean(values_BT: Tensor, mask_BT: Tensor) -> float:
+    return float(values_BT[mask_BT].mean()) if bool(mask_BT.any()) else 0.0
+
+
+def _quantiles(values_N: Tensor, levels: Tensor) -> list[float]:
+    """By sorting: torch.quantile refuses more than 16 million values."""
+    ordered = values_N.sort().values
+    if not len(ordered):
+        return [0.0] * len(levels)
+    return ordered[(levels * (len(ordered) - 1)).round().long()].tolist()

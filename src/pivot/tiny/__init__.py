@@ -1,0 +1,23 @@
+"""A tiny Qwen2.5-VL that runs and learns on one CPU core, by the same code path as a 7B model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pivot.errors import UserError
+from pivot.tiny.model import build_image_processor, build_model
+from pivot.tiny.tokenizer import build_tokenizer
+
+__all__ = ["STARTS", "build_image_processor", "build_model", "build_tokenizer", "checkpoint_path"]
+
+STARTS = ("easy", "hard")
+"""The shipped checkpoints: one with the skill behind bad habits, one that also sees less well."""
+
+_ASSETS = Path(__file__).parent / "assets"
+
+
+def checkpoint_path(start: str = "easy") -> Path:
+    """The Hugging Face folder of a shipped checkpoint."""
+    if start not in STARTS:
+        raise UserError(f"start {start!r} is unknown: choose among {', '.join(STARTS)}.")
+    return _ASSETS / start

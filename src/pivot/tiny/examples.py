@@ -1,0 +1,100 @@
+"""Supervised examples for pretraining: endless, reproducible, in batches of similar length."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from transformers import PreTrainedTokenizerFast
+
+from pivot.data import template
+from pivot.tiny import procedural
+from pivot.tiny.forward import NUM_IMAGE_TOKENS, patches
+from pivot.tiny.procedural.scene import Scene
+
+Respond = Callable[[Scene, random.Random], str]
+
+IGNORED = -100
+BATCHES_A_POOL = 16
+"""Batches that are drawn together and cut by length, so that little is padded."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Right-padded rows."""
+
+    patches_BNX: torch.Tensor
+    ids_BL: torch.Tensor
+    targets_BL: torch.Tensor
+    """The next token where it belongs to the response, else IGNORED."""
+
+    def percepts_BL(self, equals: int, full_stop: int) -> torch.Tensor:
+        """True in the sentence that names percepts, from its first equals sign to its full stop."""
+        begun = (self.targets_BL == equals).cumsum(1) > 0
+        ended = ((self.targets_BL == full_stop) & begun).cumsum(1) > 0
+        return begun & ~ended
+
+
+def prompt_ids(tokenizer: PreTrainedTokenizerFast, question: str) -> list[int]:
+    """The tokens of a prompt with one image in front of its question."""
+    image = "<|image_pad|>" * NUM_IMAGE_TOKENS
+    return tokenizer.encode(
+        f"<|im_start|>system\n{template.SYSTEM}<|im_end|>\n<|im_start|>user\n<|vision_start|>{image}<|vision_end|>"
+        f"{template.user_text(question)}<|im_end|>\n<|im_start|>assistant\n"
+    )
+
+
+def image_start(tokenizer: PreTrainedTokenizerFast) -> int:
+    """Where the image tokens begin, the same in every row."""
+    return prompt_ids(tokenizer, "").index(tokenizer.encode("<|image_pad|>")[0])
+
+
+def batches(
+    tokenizer: PreTrainedTokenizerFast, respond: Respond, batch_size: int, seed: str
+) -> Iterator[Batch]:
+    """Batches without end over the pretrain split; the seed fixes the order and the responses."""
+    rng = random.Random(seed)
+    tasks = tuple(procedural.TASKS)
+    while True:
+        rows = [
+            _row(
+                tokenizer,
+                procedural.scene(rng.choice(tasks), "pretrain", rng.randrange(1 << 40)),
+                respond,
+                rng,
+            )
+            for _ in range(BATCHES_A_POOL * batch_size)
+        ]
+        rows.sort(key=lambda row: len(row.prompt) + len(row.response))
+        chunks = [rows[start : start + batch_size] for start in range(0, len(rows), batch_size)]
+        rng.shuffle(chunks)
+        yield from map(_collate, chunks)
+
+
+@dataclass(frozen=True)
+class _Row:
+    patches: np.ndarray
+    prompt: list[int]
+    response: list[int]
+
+
+def _row(tokenizer: PreTrainedTokenizerFast, scene: Scene, respond: Respond, rng: random.Random) -> _Row:
+    return _Row(
+        patches=patches(scene.picture.render()),
+        prompt=prompt_ids(tokenizer, scene.question),
+        response=tokenizer.encode(respond(scene, rng) + "<|im_end|>"),
+    )
+
+
+def _collate(rows: list[_Row]) -> Batch:
+    longest = max(len(row.prompt) + len(row.response) for row in rows)
+    ids = torch.zeros(len(rows), longest - 1, dtype=torch.long)
+    targets = torch.full_like(ids, IGNORED)
+    for place, row in enumerate(rows):
+        whole = torch.tensor(row.prompt + row.response)
+        ids[place, : len(whole) - 1] = whole[:-1]
+        targets[place, len(row.prompt) - 1 : len(whole) - 1] = whole[len(row.prompt) :]
+    return Batch(torch.from_numpy(np.stack([row.patches for row in rows])), ids, targets)

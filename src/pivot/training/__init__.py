@@ -1,0 +1,1 @@
+"""The training step: selection, anchors, batch, advantages, update."""

@@ -1,0 +1,175 @@
+"""Which prompts a step rolls out: fresh ones, replayed ones, and more of either until its quotas are full.
+
+Half of a batch is replayed once the gate is open (App. C.2). A group that the filter drops is replaced from its own
+source for up to `max_tries` rounds; what replay could not fill by then is filled with fresh prompts by the same rule.
+Each round asks for as many more prompts as recent steps lost to the filter, so that most steps need one or two rounds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pivot.experience import Draw, ExperienceBuffer, StoredResponse
+from pivot.training.keep_rates import KeepRates
+from pivot.training.stream import FreshStream
+from pivot.types import Prompt, RolloutGroup
+
+
+@dataclass(frozen=True)
+class PromptDraw:
+    """A prompt that is about to be rolled out."""
+
+    prompt: Prompt
+    draw: Draw | None = None
+    """Why it was drawn from the buffer; None for a fresh prompt."""
+    candidates: tuple[StoredResponse, ...] = ()
+    """The stored responses as they were before this rollout, oldest first: the anchor is one of them."""
+
+
+@dataclass
+class Sources:
+    """Where prompts come from."""
+
+    prompts: Mapping[str, Prompt]
+    stream: FreshStream
+    buffer: ExperienceBuffer
+    keep_rates: KeepRates = field(default_factory=KeepRates)
+    """How many groups of each source recent steps could train on."""
+
+
+@dataclass(frozen=True)
+class Quotas:
+    """What a step wants, and how hard it tries."""
+
+    num_fresh: int
+    """Groups wanted from the fresh stream."""
+    num_replayed: int
+    """Groups wanted from the buffer, N_off."""
+    max_tries: int = 20
+    """Rounds from the two sources; then as many again from fresh prompts alone for what replay left open."""
+    filter_groups: bool = True
+    """DAPO's dynamic sampling: keep 0 < k < G only."""
+    oversample: bool = False
+    """Ask for more prompts than are missing, by the share of groups that recent steps lost."""
+    with_experience: bool = False
+    """Off-PG: an old success takes the last slot of a replayed group, and the filter sees the group with it."""
+
+    @property
+    def total(self) -> int:
+        return self.num_fresh + self.num_replayed
+
+
+@dataclass(slots=True)
+class Selection:
+    """The bookkeeping of one step."""
+
+    sources: Sources
+    step: int
+    quotas: Quotas
+    kept: list[RolloutGroup] = field(default_factory=list)
+    """What the step trains on: never more than was wanted."""
+    surplus: list[RolloutGroup] = field(default_factory=list)
+    """Informative groups beyond the quotas; the buffer has recorded them, the update does not see them."""
+    sampled: list[RolloutGroup] = field(default_factory=list)
+    visits: dict[str, PromptDraw] = field(default_factory=dict)
+    """By prompt id, as they were rolled out."""
+    unreadable: list[str] = field(default_factory=list)
+    """What was wrong with prompts that could not be rolled out."""
+    nonfinite: list[str] = field(default_factory=list)
+    """Ids of prompts with a response whose reward is not finite."""
+    rounds: int = 0
+    """Rounds that sampled something."""
+    tries: int = 0
+    _fresh_wanted: int = field(init=False)
+    _replayed_wanted: int = field(init=False)
+    _last_try: int = field(init=False)
+    _used: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self._fresh_wanted, self._replayed_wanted = self.quotas.num_fresh, self.quotas.num_replayed
+        self._last_try = self.quotas.max_tries
+
+    def next_visits(self) -> list[PromptDraw]:
+        """The prompts of the next round; none when the quotas are full or the tries are used up."""
+        left_open = self._missing(replayed=True)
+        if self.tries == self._last_try and left_open:
+            self._give_up_replay(left_open)
+            self._last_try += self.quotas.max_tries
+        if self.tries == self._last_try:
+            return []
+        self.tries += 1
+        draws = self._draw(self._missing(replayed=True))
+        ids = self._take(self._missing(replayed=False))
+        return [*map(self._replay, draws), *(PromptDraw(self.sources.prompts[i]) for i in ids)]
+
+    def finite(self, groups: Sequence[RolloutGroup]) -> list[RolloutGroup]:
+        """The groups whose rewards are all finite; the ids of the others are noted."""
+        is_finite = [all(map(math.isfinite, group.accuracies)) for group in groups]
+        pairs = list(zip(groups, is_finite, strict=True))
+        self.nonfinite += [group.prompt.id for group, fine in pairs if not fine]
+        return [group for group, fine in pairs if fine]
+
+    def observe(self, groups: Sequence[RolloutGroup]) -> None:
+        """Keep the groups that carry a signal, up to the quota of their source."""
+        self.rounds += 1
+        self.sampled += groups
+        for group in groups:
+            if self._is_informative(group):
+                full = self._missing(replayed=group.replayed) == 0
+                (self.surplus if full else self.kept).append(group)
+
+    def close(self) -> None:
+        """The step has its groups: remember how many of each source's carried a signal."""
+        for replayed in (False, True):
+            self.sources.keep_rates.add(replayed, *self._survived(replayed))
+
+    def _missing(self, *, replayed: bool) -> int:
+        wanted = self._replayed_wanted if replayed else self._fresh_wanted
+        return wanted - sum(group.replayed == replayed for group in self.kept)
+
+    def _give_up_replay(self, num_groups: int) -> None:
+        """Fresh prompts take over so many groups of the replay quota."""
+        self._replayed_wanted -= num_groups
+        self._fresh_wanted += num_groups
+
+    def _draw(self, missing: int) -> list[Draw]:
+        """Replayed prompts for the groups that are missing; what the buffer cannot supply becomes fresh."""
+        if not missing:
+            return []
+        asked = self._oversampled(missing, replayed=True)
+        draws = self.sources.buffer.draw(asked, exclude=self._used, step=self.step)
+        self._give_up_replay(max(0, missing - len(draws)))
+        self._used |= {draw.prompt_id for draw in draws}
+        return draws
+
+    def _take(self, missing: int) -> list[str]:
+        asked = self._oversampled(missing, replayed=False) if missing else 0
+        ids = self.sources.stream.take(asked, exclude=self._used)
+        self._used |= set(ids)
+        return ids
+
+    def _oversampled(self, missing: int, *, replayed: bool) -> int:
+        """So many prompts that `missing` groups are expected to survive the filter."""
+        if not (self.quotas.oversample and self.quotas.filter_groups):
+            return missing
+        return self.sources.keep_rates.prompts_for(missing, replayed, *self._survived(replayed))
+
+    def _survived(self, replayed: bool) -> tuple[int, int]:
+        """Groups of a source that carried a signal in this step, and how many were sampled."""
+        informative = sum(g.replayed == replayed for g in (*self.kept, *self.surplus))
+        return informative, sum(g.replayed == replayed for g in self.sampled)
+
+    def _is_informative(self, group: RolloutGroup) -> bool:
+        """Whether the group's advantages would not all be zero."""
+        if not self.quotas.filter_groups:
+            return True
+        flags = [accuracy > 0.5 for accuracy in group.accuracies]
+        if self.quotas.with_experience and group.replayed and self.visits[group.prompt.id].candidates:
+            flags[-1] = True
+        return 0 < sum(flags) < len(flags)
+
+    def _replay(self, draw: Draw) -> PromptDraw:
+        candidates = tuple(self.sources.buffer.candidates(draw.prompt_id))
+        return PromptDraw(self.sources.prompts[draw.prompt_id], draw, candidates)

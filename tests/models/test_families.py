@@ -1,0 +1,240 @@
+"""Every family by the same code: loading, encoding, rollout, scoring, a PIVOT step, saving, and back."""
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from transformers import AutoModelForImageTextToText, AutoTokenizer
+
+from pivot import recipes
+from pivot.config import apply_settings
+from pivot.data import template
+from pivot.method import preset
+from pivot.models.loading import load_policy, save_policy
+from pivot.models.rows import PromptWithResponses
+from pivot.sampling import Sampling, sample_responses
+from pivot.training import build
+from pivot.training.clock import PhaseClock
+from pivot.training.prompts import training_prompts
+from pivot.training.selection import Quotas, Selection
+from pivot.types import Prompt
+
+FAMILIES = ["qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen2_5_vl-real"]
+PATCH = {"qwen2_vl": 14, "qwen2_5_vl": 14, "qwen3_vl": 16}
+
+
+@pytest.fixture(params=FAMILIES)
+def family(request):
+    return request.param
+
+
+@pytest.fixture
+def folder(family, family_folder, request):
+    return family_folder(family, request.getfixturevalue("shared_data") if "-" in family else None)
+
+
+@pytest.fixture
+def model(folder):
+    return load_policy(str(folder))
+
+
+def prompts(picture):
+    return [
+        Prompt("two", "<image>Compare <image>.", "1", (picture(60, 130), picture(170, 90, "blue"))),
+        Prompt("none", "How much is 2 + 2?", "4"),
+        Prompt("one", "Read <image> it.", "1", (picture(100, 100, "green"),)),
+    ]
+
+
+def plain_logprobs(model, encoded, y):
+    """Hugging Face's own forward over prompt and response, a distribution a token."""
+    ids = torch.cat([encoded.input_ids_L, y])[None]
+    visual = {}
+    if encoded.images:
+        visual = {
+            "pixel_values": torch.cat([image.patches_NC for image in encoded.images]),
+            "image_grid_thw": torch.tensor([image.grid_thw for image in encoded.images]),
+            "mm_token_type_ids": (ids == model.config.image_token_id).int(),
+        }
+    model.model.rope_deltas = None
+    with torch.no_grad():
+        out = model(input_ids=ids, attention_mask=torch.ones_like(ids), **visual)
+    return out.logits[0, len(encoded) - 1 : -1].float().log_softmax(-1)
+
+
+def test_patches_are_those_of_the_models_own_files(model, folder, family):
+    """Resize, normalise and cut by hand, from what preprocessor_config.json says."""
+    settings = json.loads((folder / "preprocessor_config.json").read_text())
+    patch, merge = settings["patch_size"], settings["merge_size"]
+    assert patch == PATCH[family.partition("-")[0]]
+    side = patch * merge
+    pixels = np.random.default_rng(0).integers(0, 256, (2 * side, 3 * side, 3), dtype=np.uint8)
+    encoded = model.encoder.encode_image(Image.fromarray(pixels))
+    assert encoded.grid_thw == (1, 4, 6)
+    mean, std = np.array(settings["image_mean"]), np.array(settings["image_std"])
+    normal = (pixels / 255.0 - mean) / std
+    # The first four patches are the first merge block: rows 0 and 1 of columns 0 and 1.
+    for number, (row, column) in enumerate([(0, 0), (0, 1), (1, 0), (1, 1)]):
+        part = normal[row * patch : (row + 1) * patch, column * patch : (column + 1) * patch]
+        expected = np.repeat(part.transpose(2, 0, 1)[:, None], settings["temporal_patch_size"], 1)
+        np.testing.assert_allclose(encoded.patches_NC[number].numpy(), expected.ravel(), atol=1e-5)
+
+
+def test_encoding_is_hugging_faces(model, folder, picture):
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    for prompt in prompts(picture):
+        encoded = model.encoder.encode(prompt)
+        turn = "".join(
+            part if isinstance(part, str) else "<|vision_start|><|image_pad|><|vision_end|>"
+            for part in template.segments(prompt)
+        )
+        messages = [{"role": "system", "content": template.SYSTEM}, {"role": "user", "content": turn}]
+        text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+        for image in encoded.images:
+            text = text.replace("<|image_pad|>", "<placeholder>" * (math.prod(image.grid_thw) // 4), 1)
+        ids = tokenizer(text.replace("<placeholder>", "<|image_pad|>"), add_special_tokens=False)["input_ids"]
+        assert encoded.input_ids_L.tolist() == ids
+        if encoded.images:
+            row = torch.tensor(ids)[None]
+            positions, delta = model.model.model.get_rope_index(
+                row,
+                mm_token_type_ids=(row == model.model.config.image_token_id).int(),
+                image_grid_thw=torch.tensor([image.grid_thw for image in encoded.images]),
+            )
+            assert torch.equal(encoded.position_ids_3L, positions[:, 0])
+            assert encoded.next_position == len(ids) + int(delta)
+        assert model.encoder.count_tokens(prompt) == len(ids)
+
+
+def test_rollout_records_the_plain_forwards_scores(model, folder, picture):
+    plain = AutoModelForImageTextToText.from_pretrained(folder).eval()
+    encoded = [model.encoder.encode(prompt) for prompt in prompts(picture)]
+    for index, responses in sample_responses(model, encoded, 2, Sampling(max_tokens=8)):
+        for response in responses:
+            assert not set(response.token_ids_T.tolist()) & set(model.banned_ids)
+            logprobs_TV = plain_logprobs(plain, encoded[index], response.token_ids_T)
+            expected_T = logprobs_TV.gather(-1, response.token_ids_T[:, None]).squeeze(-1)
+            torch.testing.assert_close(response.logprobs_T, expected_T, atol=3e-5, rtol=0)
+            entropy_T = -(logprobs_TV.exp() * logprobs_TV).sum(-1)
+            torch.testing.assert_close(response.entropy_T, entropy_T, atol=1e-4, rtol=1e-5)
+
+
+def test_tree_and_repeated_rows_are_the_plain_forward(model, folder, picture):
+    plain = AutoModelForImageTextToText.from_pretrained(folder).eval()
+    encoded = [model.encoder.encode(prompt) for prompt in prompts(picture)]
+    generator = torch.Generator().manual_seed(1)
+    units = [
+        PromptWithResponses(e, [torch.randint(0, 500, (n,), generator=generator) for n in lengths])
+        for e, lengths in zip(encoded, ([5, 2], [3], [1, 6]), strict=True)
+    ]
+    with torch.no_grad():
+        found = [
+            model.score(units, model.features(encoded), layout=layout) for layout in ("tree", "repeated")
+        ]
+    row = 0
+    for unit in units:
+        for y in unit.responses:
+            expected_T = plain_logprobs(plain, unit.prompt, y).gather(-1, y[:, None]).squeeze(-1)
+            for scores in found:
+                torch.testing.assert_close(scores.logprobs_BT[row, : len(y)], expected_T, atol=3e-5, rtol=0)
+            row += 1
+
+
+REWARD = "def odd(completions, **columns):\n    return [float(len(text) % 2) for text in completions]\n"
+
+
+def make_trainer(folder, tmp_path, monkeypatch, *settings):
+    """PIVOT on a random model: a reward that half of its responses get, so that groups carry a signal."""
+    (tmp_path / "odd_reward.py").write_text(REWARD)
+    monkeypatch.syspath_prepend(tmp_path)
+    config = apply_settings(
+        replace(recipes.get("tiny"), method=preset("pivot")),
+        [f"model.path={folder}", "reward.function=odd_reward:odd", "train.prompts_per_step=4",
+         "train.minibatch_prompts=2", "rollout.responses=4", "rollout.max_tokens=8", "rollout.max_tries=2",
+         "data.size=8", "method.warmup_share=0", "train.lr=1e-3", "train.weight_decay=0", *settings],
+    )  # fmt: skip
+    policy = build.load_model(config)
+    judge = build.build_judge(config)
+    return build.build_trainer(config, policy, training_prompts(config).by_id, judge, PhaseClock())
+
+
+def remember_responses(trainer):
+    """Fill the buffer for the next step. A random model hardly ever ends its turn, so its turns are ended here."""
+    selection = Selection(trainer.sources, 0, Quotas(4, 0))
+    groups = trainer._roll_out(selection.next_visits(), selection)
+    for response in (r for group in groups for r in group.responses):
+        response.token_ids_T[-1] = trainer.policy.end_ids[0]
+        response.truncated = False
+    trainer._verify(groups)
+    trainer._record(groups, 0)
+    trainer.policy.forget_features()
+
+
+def test_a_pivot_step_trains_and_the_saved_folder_is_the_model(folder, tmp_path, monkeypatch, picture):
+    trainer = make_trainer(folder, tmp_path, monkeypatch)
+    remember_responses(trainer)
+    before = {name: p.detach().clone() for name, p in trainer.policy.trainable_parameters().items()}
+    outcome = trainer.step()
+    trainer.judge.close()
+    assert outcome.update is not None
+    assert outcome.update.num_updates
+    assert "calibration" in outcome.update.terms
+    assert any(group.replayed and group.anchor for group in outcome.batch.groups)
+    still = {
+        name for name, p in trainer.policy.trainable_parameters().items() if torch.equal(p, before[name])
+    }
+    assert not still, "every tensor of every part is trained, the vision tower's too"
+    save_policy(trainer.policy, tmp_path / "saved")
+    plain = AutoModelForImageTextToText.from_pretrained(tmp_path / "saved").eval()
+    again = load_policy(str(tmp_path / "saved"))
+    for prompt in prompts(picture):
+        encoded = again.encoder.encode(prompt)
+        assert encoded.input_ids_L.tolist() == trainer.policy.encoder.encode(prompt).input_ids_L.tolist()
+        y = torch.tensor([5, 6, 7])
+        expected = plain_logprobs(trainer.policy.model, encoded, y)
+        assert torch.equal(expected, plain_logprobs(again.model, encoded, y))
+        torch.testing.assert_close(plain_logprobs(plain, encoded, y), expected, atol=1e-5, rtol=0)
+
+
+def test_the_saved_folder_has_a_processor_that_makes_the_same_prompt(model, tmp_path, picture, family):
+    """`AutoProcessor` needs torchvision; `make test-vllm` has it."""
+    pytest.importorskip("torchvision")
+    from transformers import AutoProcessor
+
+    if "-" in family:
+        pytest.skip("the real tokenizer's own chat template takes text alone")
+    save_policy(model, tmp_path / "saved")
+    processor = AutoProcessor.from_pretrained(tmp_path / "saved")
+    for prompt in prompts(picture):
+        out = processor.apply_chat_template(
+            template.messages(prompt),
+            add_generation_prompt=True,
+            tokenize=True,
+            return_dict=True,
+            return_tensors="pt",
+        )
+        assert out["input_ids"][0].tolist() == model.encoder.encode(prompt).input_ids_L.tolist()
+
+
+def test_vllm_reads_the_saved_folder_and_gives_its_log_probs(model, tmp_path, monkeypatch, picture):
+    pytest.importorskip("vllm")
+    from pivot.evaluate.sampling import Draws
+    from pivot.evaluate.vllm_engine import VllmSampler
+
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
+    save_policy(model, tmp_path / "saved")
+    sampler = VllmSampler(tmp_path / "saved")
+    drawn = dict(sampler.sample(prompts(picture), Draws(8, Sampling(max_tokens=12))))
+    sampler.close()
+    for index, prompt in enumerate(prompts(picture)):
+        encoded = model.encoder.encode(prompt)
+        unit = PromptWithResponses(encoded, [response.token_ids_T for response in drawn[index]])
+        with torch.no_grad():
+            expected = model.score([unit], model.features([encoded]), layout="repeated")
+        for row, response in enumerate(drawn[index]):
+            found = expected.logprobs_BT[row, : len(response)]
+            torch.testing.assert_close(response.logprobs_T, found, atol=1e-3, rtol=0)

@@ -1,0 +1,91 @@
+"""What a run evaluates itself on, and what it writes down about how."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from PIL import Image
+
+from pivot import recipes
+from pivot.config import apply_settings
+from pivot.evaluate.runner import identity
+from pivot.evaluate.sampling import Draws
+from pivot.evaluate.settings import EvaluationSettings
+from pivot.evaluate.target import find_target
+from pivot.sampling import Sampling
+from pivot.tiny import procedural
+from pivot.rewards.judge import VerifierJudge
+from pivot.runs.evaluation import Evaluation, settings_of
+from pivot.runs.progress import Progress
+
+NUM_TEST = 601
+
+
+@pytest.fixture
+def geometry(tmp_path):
+    """A local set of the size of Geometry3K's test split."""
+    folder = tmp_path / "geometry"
+    folder.mkdir()
+    Image.new("RGB", (84, 84), "white").save(folder / "figure.png")
+    for split, num_rows in (("train", 3), ("test", NUM_TEST)):
+        rows = [
+            {
+                "id": f"{split}-{i}",
+                "problem": f"<image>What is {i}?",
+                "answer": str(i),
+                "images": ["figure.png"],
+            }
+            for i in range(num_rows)
+        ]
+        (folder / f"{split}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    return folder
+
+
+def evaluation(config):
+    return Evaluation(config, VerifierJudge("pivot", 1), Progress(1, quiet=True))
+
+
+@pytest.mark.parametrize("name", ["geo3k-3b", "geo3k-7b", "virl39k-3b"])
+def test_the_papers_recipes_measure_all_test_problems(name, geometry):
+    config = recipes.get(name)
+    own = "train" if config.data.validation is None else "validation"
+    run = evaluation(replace(config, data=replace(config.data, **{own: str(geometry)})))
+    assert len(run.validation_prompts()) == NUM_TEST
+    assert [len(prompts) for prompts in run.final_sets().values()] == [NUM_TEST]
+
+
+def test_final_prompts_is_a_number_all_or_none(geometry):
+    config = apply_settings(recipes.get("geo3k-3b"), [f"data.train={geometry}"])
+    for asked, expected in (("7", [7]), ("null", [NUM_TEST]), ("0", [])):
+        run = evaluation(apply_settings(config, [f"eval.final_prompts={asked}"]))
+        assert [len(prompts) for prompts in run.final_sets().values()] == expected
+
+
+def test_rows_of_a_held_out_set_that_cannot_be_used_are_named(geometry, capsys):
+    rows = (geometry / "test.jsonl").read_text().splitlines()
+    (geometry / "test.jsonl").write_text("\n".join([*rows[:9], json.dumps({"id": "bad", "problem": "x"})]))
+    config = apply_settings(recipes.get("geo3k-3b"), [f"data.train={geometry}"])
+    run = Evaluation(config, VerifierJudge("pivot", 1), Progress(1))
+    assert len(run.validation_prompts()) == 9
+    run.final_sets()
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.count("1 of 10 rows left out (geometry/test/bad: answer missing)") == 1
+
+
+def test_a_runs_own_scores_record_how_they_were_measured(policy, small_config):
+    config = small_config(
+        "dapo", "eval.final_samples=2", "reward.grader=mathruler", "rollout.max_tokens=8", "train.seed=3"
+    )
+    run = evaluation(config)
+    sets = {"tiny-test": list(procedural.dataset("test", 2))}
+    shown, blank = run.table(policy, sets, "before")
+    target = find_target("tiny")
+    draws = Draws(2, Sampling(max_tokens=8), seed=3)
+    asked = EvaluationSettings(draws, "mathruler", "embedded", "float32", 3136, 12544)
+    as_eval_would = identity(target, "tiny-test", asked)
+    for name in ("version", "set", "model"):
+        del as_eval_would[name]
+    assert shown["settings"] == as_eval_would
+    assert blank["settings"] == as_eval_would | {"blank": True}
+    own = replace(config, reward=replace(config.reward, function="own_rewards:by_length"))
+    assert settings_of(own, policy, draws).grader == "own_rewards:by_length"

@@ -1,0 +1,36 @@
+"""A trainer with all its parts, and a primed buffer."""
+
+import pytest
+
+from pivot.training import build
+from pivot.training.clock import PhaseClock
+from pivot.training.prompts import training_prompts
+from pivot.training.selection import Quotas, Selection
+
+
+@pytest.fixture(scope="session")
+def make_trainer():
+    """A trainer with all its parts; close its judge after use."""
+
+    def make(config):
+        prompts = training_prompts(config)
+        policy = build.load_model(config)
+        judge = build.build_judge(config)
+        return build.build_trainer(config, policy, prompts.by_id, judge, PhaseClock())
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def prime():
+    """Fill a trainer's buffer by two rollouts without an update, so that its next step replays with anchors."""
+
+    def fill(trainer):
+        for _ in range(2):
+            selection = Selection(trainer.sources, 0, Quotas(6, 0))
+            groups = trainer._roll_out(selection.next_visits(), selection)
+            trainer._verify(groups)
+            trainer._record(groups, 0)
+        trainer.policy.forget_features()
+
+    return fill

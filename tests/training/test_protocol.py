@@ -1,0 +1,351 @@
+"""The training protocol where the paper or its sources are definite: full steps, temperature, experience, scores."""
+
+import math
+import signal
+
+import numpy as np
+import pytest
+import torch
+
+from pivot import recipes
+from pivot.config import validate
+from pivot.errors import UserError
+from pivot.experience import ExperienceBuffer, StoredResponse
+from pivot.runs import run as run_module
+from pivot.runs.run import resume, train
+from pivot.training import build
+from pivot.training.anchors import AnchorSelector, _select
+from pivot.training.batch import StepBatch, with_experience
+from pivot.training.selection import PromptDraw
+from pivot.types import Anchor, Prompt, Response, Reward, RolloutGroup
+
+
+def test_the_paper_recipe_and_the_default_try_twenty_times():
+    assert recipes.get("geo3k-3b").rollout.max_tries == 20
+    assert recipes.get("tiny").rollout.max_tries == 20
+    assert recipes.get("tiny").rollout.oversample
+
+
+def test_a_share_of_a_batch_is_rounded_not_cut(small_config, make_trainer):
+    """0.29 * 100 is 28.999...: 29 prompts are meant."""
+    settings = ["train.prompts_per_step=100", "method.replay_share=0.29", "data.size=200"]
+    trainer = make_trainer(small_config("ser", *settings, "method.warmup_share=0"))
+    trainer.gate.observe(1.0, 0)
+    quotas = trainer._open(1).quotas
+    trainer.judge.close()
+    assert (quotas.num_replayed, quotas.num_fresh) == (29, 71)
+
+
+# Minibatches -----------------------------------------------------------------------------------------------------
+
+
+def batch_of(num_groups: int, minibatch: int, num_responses: int = 2) -> StepBatch:
+    nothing = torch.zeros(num_groups * num_responses, 1)
+    return StepBatch(
+        groups=[None] * num_groups,
+        units=[],
+        minibatch_groups=minibatch,
+        mask_BT=nothing,
+        clean_logprobs_BT=nothing,
+        old_logprobs_BT=nothing,
+        entropy_BT=nothing,
+        rewards_PG=torch.zeros(num_groups, num_responses),
+        format_PG=torch.zeros(num_groups, num_responses),
+        off_policy_B=nothing,
+        anchor_logprob_B=nothing,
+        anchor_logprobs_BT=nothing,
+    )
+
+
+@pytest.mark.parametrize(
+    ("num_groups", "minibatch", "sizes"),
+    [
+        (384, 128, [128, 128, 128]),
+        (320, 128, [128, 128, 64]),  # just half a minibatch is one of its own
+        (300, 128, [128, 172]),
+        (9, 4, [4, 5]),
+        (10, 4, [4, 4, 2]),
+        (7, 3, [3, 4]),
+        (8, 3, [3, 3, 2]),
+        (1, 4, [1]),  # there is none before it
+        (5, 128, [5]),
+    ],
+)
+def test_a_small_leftover_joins_the_minibatch_before_it(num_groups, minibatch, sizes):
+    batch = batch_of(num_groups, minibatch)
+    assert [len(groups) for groups in batch.minibatches()] == sizes
+    assert [g for groups in batch.minibatches() for g in groups] == list(range(num_groups))
+    assert batch.minibatch_B.bincount().tolist() == [2 * size for size in sizes]
+    assert batch.minibatch_B.tolist() == sorted(batch.minibatch_B.tolist())
+
+
+def test_a_leftover_group_gets_no_update_of_its_own(small_config, make_trainer):
+    """Five groups in minibatches of four: one update, not one of four groups and one of a single group."""
+    settings = ["train.prompts_per_step=5", "train.minibatch_prompts=4", "rollout.max_tries=20"]
+    trainer = make_trainer(small_config("dapo", *settings))
+    outcome = trainer.step()
+    trainer.judge.close()
+    assert len(outcome.selection.kept) == 5
+    assert outcome.update.num_updates == 1
+
+
+# Temperature -----------------------------------------------------------------------------------------------------
+
+
+def test_the_loss_belongs_to_the_distribution_that_was_sampled(small_config, make_trainer):
+    """Decoding, scoring and the update all divide the logits by the sampling temperature."""
+    trainer = make_trainer(small_config("pivot", "rollout.temperature=0.7", "train.minibatch_prompts=6"))
+    cold = make_trainer(
+        small_config(
+            "pivot",
+            "rollout.temperature=0.7",
+            "train.minibatch_prompts=6",
+            "rollout.logprob_temperature=1",
+        )
+    )
+    found, other = trainer.step(), cold.step()
+    for one in (trainer, cold):
+        one.judge.close()
+    group, same = found.selection.sampled[0], other.selection.sampled[0]
+    response = group.responses[0]
+    assert torch.equal(response.token_ids_T, same.responses[0].token_ids_T), "the draw is the same either way"
+    sharper = log_softmax_by_hand(group, 0.7)
+    torch.testing.assert_close(response.logprobs_T, sharper, atol=3e-5, rtol=0)
+    plain = log_softmax_by_hand(group, 1.0)
+    torch.testing.assert_close(same.responses[0].logprobs_T, plain, atol=3e-5, rtol=0)
+    assert float((sharper - plain).abs().max()) > 0.01
+    # One minibatch of on-policy tokens: every ratio is 1, at either temperature, or the two sides disagree.
+    for outcome in (found, other):
+        assert outcome.update.terms["ratio_max"] == pytest.approx(1.0, abs=1e-3)
+
+
+def log_softmax_by_hand(group, temperature: float) -> torch.Tensor:
+    """From a plain forward of a fresh model over prompt and response."""
+    policy = build.load_model(recipes.get("tiny"))
+    prompt, ids = policy.encoder.encode(group.prompt), group.responses[0].token_ids_T
+    with torch.no_grad():
+        whole = torch.cat([prompt.input_ids_L, ids])[None]
+        last = int(prompt.next_position)
+        text = torch.arange(last, last + len(ids)).expand(3, -1)
+        positions = torch.cat([prompt.position_ids_3L, text], dim=1)[:, None]
+        inputs = policy.embed(whole, policy.features([prompt]))
+        hidden = policy.hidden(inputs, positions, None)[0, len(prompt) - 1 : -1]
+        logits = (hidden @ policy.head_weight_VD.T).float() / temperature
+    return logits.log_softmax(-1).gather(-1, ids[:, None])[:, 0]
+
+
+def test_entropies_and_support_use_the_same_temperature(small_config, make_trainer):
+    """c = 1 - q/p of the sampled distribution, H of it: recomputed by a second pass they are the same."""
+    batches = []
+    for recompute in ("false", "true"):
+        trainer = make_trainer(
+            small_config("vaa", "rollout.temperature=0.6", f"rollout.recompute_logprobs={recompute}")
+        )
+        batches.append(trainer.step().batch)
+        trainer.judge.close()
+    for name in ("old_logprobs_BT", "entropy_BT", "corrupted_logprobs_BT"):
+        torch.testing.assert_close(getattr(batches[0], name), getattr(batches[1], name), atol=5e-5, rtol=0)
+
+
+def test_at_temperature_one_nothing_changes(tmp_path, small_config, weights):
+    train(small_config("pivot"), tmp_path / "default", quiet=True)
+    train(small_config("pivot", "rollout.logprob_temperature=1"), tmp_path / "one", quiet=True)
+    first, second = weights(tmp_path / "default"), weights(tmp_path / "one")
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_a_temperature_of_nothing_is_refused(small_config):
+    with pytest.raises(UserError, match=r"rollout.logprob_temperature is 0.0, but must be above 0"):
+        validate(small_config("pivot", "rollout.logprob_temperature=0"))
+
+
+# Off-PG ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_experience_brings_the_rewards_it_was_recorded_with(small_config, make_trainer, prime):
+    """A success that did not follow the template keeps its format reward of 0."""
+    trainer = make_trainer(small_config("off-pg-vaa", "method.warmup_share=0"))
+    prime(trainer)
+    buffer = trainer.sources.buffer
+    state = buffer.state_dict()
+    assert set(state["arrays"]["response.format"].tolist()) <= {0.0, 1.0}
+    state["arrays"]["response.format"][:] = 0.0
+    buffer.load_state_dict(state)
+    outcome = trainer.step()
+    trainer.judge.close()
+    off_policy_PG = outcome.batch.off_policy_B.view_as(outcome.batch.format_PG)
+    assert off_policy_PG.any()
+    assert (outcome.batch.format_PG[off_policy_PG] == 0.0).all()
+    assert (outcome.batch.rewards_PG[off_policy_PG] == 1.0).all()
+
+
+def test_every_group_that_off_pg_trains_on_is_informative_with_its_experience(
+    small_config, make_trainer, prime
+):
+    trainer = make_trainer(
+        small_config("off-pg-vaa", "method.warmup_share=0", "rollout.max_tries=20", "data.size=48")
+    )
+    prime(trainer)
+    groups = []
+    for _ in range(3):
+        outcome = trainer.step()
+        groups += outcome.batch.groups
+        off_policy_PG = outcome.batch.off_policy_B.view_as(outcome.batch.rewards_PG)
+        has_anchor = torch.tensor([g.anchor is not None for g in outcome.batch.groups])
+        assert torch.equal(off_policy_PG.any(dim=1), has_anchor)
+    trainer.judge.close()
+    assert any(g.replayed for g in groups)
+    assert all(g.is_informative for g in groups), "the experience is in them"
+
+
+def response(logprobs_T):
+    ids = torch.tensor([5, 6, 7])
+    return Response(ids, "", logprobs_T, logprobs_T, truncated=False, reward=Reward(1.0, 1.0, "correct"))
+
+
+def test_missing_log_probs_are_an_error_and_no_nan_in_a_loss(small_config, make_trainer):
+    trainer = make_trainer(small_config("dapo"))
+    trainer.judge.close()
+    group = RolloutGroup(Prompt("p7", "?", "1"), [response(None)])
+    with pytest.raises(UserError, match=r"no log-probs for prompt 'p7'.*rollout.recompute_logprobs=true"):
+        trainer._batch([group], 1)
+
+
+@pytest.mark.parametrize("missing", ["recorded_logprobs_T", "reward"])
+def test_an_experience_without_its_records_is_an_error(missing):
+    known = {"recorded_logprobs_T": torch.zeros(3), "reward": Reward(1.0, 0.0, "correct"), missing: None}
+    anchor = Anchor(torch.tensor([5, 6, 7]), logprobs_T=torch.zeros(3), entropy_T=torch.zeros(3), **known)
+    group = RolloutGroup(Prompt("p7", "?", "1"), [response(torch.zeros(3))], replayed=True, anchor=anchor)
+    with pytest.raises(UserError, match=r"prompt 'p7' was recorded without"):
+        with_experience(group)
+
+
+def test_a_sampler_without_log_probs_of_the_policy_gets_them_from_a_pass_of_our_own(
+    small_config, make_trainer
+):
+    """As with vLLM and SGLang, whose log-probs are renormalised by top-p: what is stored are the policy's own."""
+    config = small_config(
+        "off-pg-vaa", "rollout.recompute_logprobs=true", "method.warmup_share=0", "train.overlap=false"
+    )
+    trainer, plain = make_trainer(config), make_trainer(config)
+    sample, score = trainer._sample, trainer.scorer.score
+    calls = []
+
+    def scored(*arguments, **options):
+        calls.append("score")
+        return score(*arguments, **options)
+
+    def without_log_probs(prompts, step):
+        calls.append("sample")
+        found = sample(prompts, step)
+        for responses in found.values():
+            for one in responses:
+                one.logprobs_T = one.entropy_T = None
+        return found
+
+    trainer._sample, trainer.scorer.score = without_log_probs, scored
+    for _ in range(2):
+        calls.clear()
+        outcome, other = trainer.step(), plain.step()
+        assert calls == sorted(calls, key=["sample", "score"].index), "servers sleep once anything is scored"
+        assert all(math.isfinite(norm) for norm in outcome.update.grad_norms)
+        assert outcome.update.terms["total"] == pytest.approx(other.update.terms["total"], abs=1e-4)
+    stored, known = (one.sources.buffer.state_dict()["arrays"]["logprobs"] for one in (trainer, plain))
+    assert len(stored)
+    np.testing.assert_allclose(stored, known, atol=5e-5)
+    for one in (trainer, plain):
+        one.judge.close()
+
+
+# Collected scores ------------------------------------------------------------------------------------------------
+
+
+def stored(entropy, dependency):
+    return StoredResponse(np.array([1, 2]), entropy=entropy, dependency=dependency)
+
+
+def test_an_unscored_candidate_is_never_compared():
+    """`None` used to count as entropy 0, the most stable of all."""
+    assert _select([stored(0.5, 0.1), stored(0.2, 0.9)], keep=0.5) == 1
+    with pytest.raises(AssertionError, match="unscored"):
+        _select([stored(0.5, 0.1), stored(None, None)], keep=0.5)
+
+
+def test_collected_scores_cover_what_the_filter_dropped_and_what_nobody_scored(small_config, make_trainer):
+    trainer = make_trainer(
+        small_config("ser", "method.anchor_scores=collected", "method.warmup_share=0", "rollout.responses=2")
+    )
+    buffer: ExperienceBuffer = trainer.sources.buffer
+    sampled = [*trainer.step().selection.sampled, *trainer.step().selection.sampled]
+    assert any(g.success_rate == 1.0 for g in sampled), "some prompts are solved by both responses"
+    for row in buffer.rows():
+        assert all(c.is_scored for c in buffer.candidates(row.prompt_id)), row
+    # A candidate that has no scores, as after a change of the setting: it is scored before anything is chosen.
+    state = buffer.state_dict()
+    for name in ("entropy", "dependency"):
+        state["arrays"][f"response.{name}"][:] = math.nan
+    buffer.load_state_dict(state)
+    outcome = trainer.step()
+    trainer.judge.close()
+    anchors = [g.anchor for g in outcome.selection.kept if g.anchor is not None]
+    assert anchors
+    assert outcome.anchors.dependency is not None
+
+
+@pytest.mark.parametrize(("scores", "is_old"), [("collected", True), ("current", False)])
+def test_collected_scores_decide_as_they_were_collected(small_config, make_trainer, scores, is_old):
+    """The candidates' H and V are those of the step that recorded them, not of today's weights."""
+    trainer = make_trainer(
+        small_config("ser", f"method.anchor_scores={scores}", "method.warmup_share=0", "data.size=12")
+    )
+    ages, same = [], []
+    for _ in range(4):
+        outcome = trainer.step()
+        ages.append(outcome.anchors.age)
+        visits = outcome.selection.visits
+        for group in (g for g in outcome.selection.kept if g.anchor is not None):
+            known = visits[group.prompt.id].candidates
+            if len(known) > 1:
+                same.append(group.anchor.dependency in [c.dependency for c in known])
+    trainer.judge.close()
+    assert same
+    assert all(same) == is_old
+    assert (max(ages) > 0) == is_old
+
+
+def test_a_prompt_with_an_unscored_candidate_is_rated_whole(small_config):
+    method = small_config("ser", "method.anchor_scores=collected").method
+    selector = AnchorSelector(method, None, ExperienceBuffer(), {})
+    asked = []
+    selector._score_candidates = lambda candidates, encoded, step: asked.append(candidates) or {}
+    prompt = Prompt("p", "?", "1")
+    scored, unscored = stored(0.1, 0.2), stored(0.3, None)
+    selector.rate([PromptDraw(prompt, candidates=(scored, unscored))], {}, 1)
+    selector.rate([PromptDraw(prompt, candidates=(scored, scored))], {}, 1)
+    assert asked == [{"p": (scored, unscored)}, {}]
+
+
+# The state of oversampling ---------------------------------------------------------------------------------------
+
+
+def test_stopping_and_resuming_keeps_what_oversampling_knows(tmp_path, small_config, repeatable, monkeypatch):
+    """The number of prompts in a round depends on earlier steps: a resumed run must know them."""
+    settings = ["train.steps=6", "checkpoint.every=3", "rollout.max_tries=20", "data.size=64"]
+    config = small_config("pivot", *settings)
+    train(config, tmp_path / "whole", quiet=True)
+    original = run_module._Run._step
+
+    def stop_after_three(self, *arguments):
+        row = original(self, *arguments)
+        if row["step"] == 3:
+            self.stopping.signal = signal.SIGTERM
+        return row
+
+    monkeypatch.setattr(run_module._Run, "_step", stop_after_three)
+    assert not train(config, tmp_path / "parts", quiet=True).finished
+    monkeypatch.undo()
+    assert resume(tmp_path / "parts", quiet=True).finished
+    rows = repeatable(tmp_path / "parts")
+    assert rows == repeatable(tmp_path / "whole")
+    assert any(row["rollout/groups_surplus"] > 0 for row in rows), "oversampling was at work"
+    assert all(row["rollout/groups_kept"] == row["rollout/groups_wanted"] for row in rows)

@@ -12,11 +12,11 @@ from pivot.evaluate.runner import identity
 from pivot.evaluate.sampling import Draws
 from pivot.evaluate.settings import EvaluationSettings
 from pivot.evaluate.target import find_target
-from pivot.sampling import Sampling
-from pivot.tiny import procedural
 from pivot.rewards.judge import VerifierJudge
 from pivot.runs.evaluation import Evaluation, settings_of
 from pivot.runs.progress import Progress
+from pivot.sampling import Sampling
+from pivot.tiny import procedural
 
 NUM_TEST = 601
 

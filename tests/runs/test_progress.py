@@ -4,9 +4,9 @@ import io
 
 import pytest
 
-from pivot.training.clock import PhaseClock
 from pivot.runs.displays import duration
 from pivot.runs.progress import Progress, summarise
+from pivot.training.clock import PhaseClock
 
 METRICS = {
     "step": 1,

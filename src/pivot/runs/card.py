@@ -11,11 +11,10 @@ import yaml
 
 from pivot import __version__
 from pivot.config import Config, to_dict
+from pivot.data import TRAINING_SETS, template
 from pivot.durable import write_bytes
 from pivot.evaluate.mixes import mix_notes
 from pivot.models.loading import TINY
-from pivot.data import template
-from pivot.data import TRAINING_SETS
 from pivot.runs.checkpoint import CheckpointStore
 
 CARD = "README.md"

@@ -14,9 +14,9 @@ from pivot.evaluate.settings import EvaluationSettings, recorded
 from pivot.evaluate.summary import summarise
 from pivot.models.policy import Policy
 from pivot.rewards.judge import Judge
+from pivot.runs.progress import Progress
 from pivot.training.build import evaluation_sampling
 from pivot.training.prompts import Prompts, load_prompts
-from pivot.runs.progress import Progress
 from pivot.types import Prompt
 
 

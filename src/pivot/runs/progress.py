@@ -8,8 +8,8 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Self, TextIO, TypeVar
 
-from pivot.training.clock import PhaseClock
 from pivot.runs.displays import Display, Lines, LiveDisplay, Silent
+from pivot.training.clock import PhaseClock
 
 Item = TypeVar("Item")
 

@@ -11,11 +11,11 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
+from pivot.data.images import open_rgb
 from pivot.method import Allocation, k3_divergence
 from pivot.models.corruption import Corruptor
 from pivot.models.encoding import EncodedPrompt
 from pivot.models.policy import Policy
-from pivot.data.images import open_rgb
 from pivot.training.batch import StepBatch
 from pivot.training.trainer import StepOutcome
 

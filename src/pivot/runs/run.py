@@ -12,20 +12,20 @@ from pivot.config import Config, from_dict, to_dict
 from pivot.errors import UserError
 from pivot.evaluate.summary import add_scores
 from pivot.rewards.judge import Judge
-from pivot.training import build
 from pivot.runs.card import write_card
 from pivot.runs.checkpoint import Checkpoint, CheckpointStore
-from pivot.training.prompts import Prompts, drop_long_prompts, training_prompts
 from pivot.runs.environment import environment
 from pivot.runs.evaluation import Evaluation
+from pivot.runs.folder import RunFolder
 from pivot.runs.guard import Guard
 from pivot.runs.metrics import machine_metrics, step_metrics
 from pivot.runs.progress import Progress
-from pivot.runs.folder import RunFolder
-from pivot.runs.trackers import open_sinks
 from pivot.runs.state import load_state, save_state, weights_path
 from pivot.runs.step_log import StepLog
 from pivot.runs.stopping import Stopped, Stopping
+from pivot.runs.trackers import open_sinks
+from pivot.training import build
+from pivot.training.prompts import Prompts, drop_long_prompts, training_prompts
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pivot.config import Config
+from pivot.runs.folder import RunFolder
 from pivot.runs.history import FormWatch, FullnessWatch, History, loud
 from pivot.runs.rollout_records import rollout_records
-from pivot.runs.folder import RunFolder
 from pivot.training.trainer import StepOutcome, Trainer
 
 

@@ -1,0 +1,1 @@
+"""What surrounds the steps: the run folder, checkpoints, metrics, progress and the loop itself."""

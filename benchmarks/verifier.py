@@ -15,9 +15,9 @@ from collections import Counter
 from pathlib import Path
 
 from pivot.rewards.verifier import Verifier
-from pivot.rewards.verifier.check import judge
 from pivot.rewards.verifier.pool import Job, WorkerPool
-from pivot.rewards.verifier.reading import _remembered
+from pivot.rewards.verifier.reading import _cached_read
+from pivot.rewards.verifier.verifier import judge
 
 ANSWERS = Path(__file__).parents[2] / "shared" / "data" / "geometry3k" / "answers.jsonl"
 
@@ -119,7 +119,7 @@ def speed() -> None:
     with Verifier() as verifier:
         begin = time.process_time()
         for response, answer in zip(responses, answers, strict=True):
-            _remembered.cache_clear()
+            _cached_read.cache_clear()
             verifier.grade(response, answer)
         cold = len(given) / (time.process_time() - begin)
         verifier.grade_many(responses, answers)

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from pivot.errors import UserError
-from pivot.rewards.verifier import Reason, Verifier
-from pivot.rewards.verifier.verifier import GRADERS
+from pivot.rewards.verifier import GRADERS, Reason, Verifier
 from pivot.types import Reward
 
 CHUNK_BYTES = 1 << 16

@@ -1,7 +1,7 @@
-"""Lines of JSON: how a run's rows are written and read back. Standard library only, for every room.
+"""JSON lines: how the rows of a run are written and read. Standard library only.
 
-JSON has no NaN and no infinity. Such a number is written as null, and the row's `nonfinite` lists the keys
-that held one, so that a reader sees the difference between "not measured" and "not a number".
+JSON has no NaN and no infinity. Such a number is written as null and its key is listed in the row's `nonfinite`, which
+distinguishes "not measured" from "not a number".
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pivot.errors import UserError
 
 @dataclass(frozen=True)
 class Line:
-    """One line of a file: its bytes with the line's end, and the row they hold."""
+    """One line of a file: its bytes including the newline, and the row."""
 
     raw: bytes
     row: dict[str, Any]
@@ -41,9 +41,9 @@ def encode_row(row: Mapping[str, Any]) -> bytes:
 
 
 def read_lines(path: Path) -> Iterator[Line]:
-    """The rows of a file of JSON lines, in order; a file that is missing has none.
+    """The rows of a JSON lines file in order; a missing file has none.
 
-    A last line that a crash left unfinished is passed over. A broken line elsewhere is damage: a UserError.
+    An unfinished last line, left by a crash, is ignored. A broken line anywhere else raises UserError.
     """
     if not path.exists():
         return
@@ -62,14 +62,14 @@ def read_lines(path: Path) -> Iterator[Line]:
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """All rows of a file of JSON lines such as `metrics.jsonl`; an unfinished last line is passed over."""
+    """All rows of a JSON lines file such as `metrics.jsonl`; an unfinished last line is ignored."""
     return [line.row for line in read_lines(path)]
 
 
 def _decode(raw: bytes) -> dict[str, Any] | None:
     try:
         row = json.loads(raw)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return row if isinstance(row, dict) else None
 

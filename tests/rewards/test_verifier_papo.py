@@ -10,7 +10,7 @@ from mathruler.grader import extract_boxed_content, grade_answer
 
 from pivot.rewards.judge import FunctionJudge
 from pivot.rewards.verifier import Verifier
-from pivot.rewards.verifier.box import follows_papo_format, papo_box, papo_text
+from pivot.rewards.verifier.response import follows_papo_format, papo_box, papo_text
 from pivot.types import Prompt
 
 pytestmark = pytest.mark.xdist_group("verifier")

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pivot.data import DataSet, DataSpec
-from pivot.data.finder import MISSING
+from pivot.data.images import MISSING
 from pivot.errors import UserError
 from pivot.evaluate import benchmarks
 from pivot.tiny import procedural

@@ -103,11 +103,23 @@ def to_csv(table: Table) -> str:
     writer = csv.writer(text, lineterminator="\n")
     names = [column.name for column in table.columns]
     notes = table.has_notes
-    writer.writerow([table.stub, *names, *(f"{names[i]} std" for i in spread_at), *[NOTE] * notes])
+    lines: list[list[object]] = [
+        [table.stub, *names, *(f"{names[i]} std" for i in spread_at), *[NOTE] * notes]
+    ]
     for row in table.rows:
         spreads = [_spread(row, i) for i in spread_at]
-        writer.writerow([row.label, *row.values, *spreads, *[row.note] * notes])
+        lines.append([row.label, *row.values, *spreads, *[row.note] * notes])
+    writer.writerows([_csv_cell(cell) for cell in line] for line in lines)
     return text.getvalue()
+
+
+def _csv_cell(value: object) -> object:
+    """Text that a spreadsheet would run as a formula gets a leading apostrophe; numbers stay numbers."""
+    return (
+        f"'{value}"
+        if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r"))
+        else value
+    )
 
 
 def to_html(table: Table) -> str:

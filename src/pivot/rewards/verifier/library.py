@@ -1,16 +1,18 @@
-"""Which texts the library may be asked about, and how they are written for it.
+"""Formulas that exact arithmetic cannot decide: which ones, their LaTeX for math-verify, and the comparison.
 
-Only a single formula out of numbers, letters, known functions and signs; no words, no units, no lists. Decimals
-become fractions and degrees radians, so that the library computes exactly.
+Only a single formula of numbers, letters, known functions and operators qualifies; no words, units or lists. Decimals
+become fractions and degrees become radians, so the library computes exactly. `load_math_verify` runs in the
+library's own process and is the only function that imports it.
 """
 
 from __future__ import annotations
 
+import logging
 import re
+from collections.abc import Callable
 from fractions import Fraction
 
-from .exact import Monomial
-from .meanings import Quantity
+from .exact import Exact, Monomial
 
 FUNCTIONS = ("arcsin", "arccos", "arctan", "sinh", "cosh", "tanh", "sin", "cos", "tan", "cot", "sec", "csc",
              "log", "ln", "lg", "exp")  # fmt: skip
@@ -41,7 +43,7 @@ MAX_CHARS = 400
 
 
 def is_symbolic(text: str) -> bool:
-    """Whether a unified text is one formula, with something in it that only a library can compute."""
+    """Whether a unified text is one formula that the library can parse."""
     if not text or len(text) > MAX_CHARS or not _are_functions_or_products(text):
         return False
     place, before, depth = 0, "", 0
@@ -53,11 +55,11 @@ def is_symbolic(text: str) -> bool:
             return False
         kind = found.lastgroup
         if kind == "number" and before in ("number", "close", "letter", "degree"):
-            return False  # `1 2` and `(1) 5 (2) 6` are no products.
+            return False  # `1 2` and `(1) 5 (2) 6` are not products.
         if kind == "degree" and before != "number":
             return False
         if text.startswith("!!", found.end() - 1):
-            return False  # A double factorial is something else.
+            return False  # A double factorial is not a factorial of a factorial.
         if (
             kind == "open"
             and before in ("number", "close", "degree")
@@ -71,11 +73,11 @@ def is_symbolic(text: str) -> bool:
     return depth == 0
 
 
-def to_latex(quantity: Quantity) -> str:
-    """Its value in LaTeX, with fractions for decimals and radians for degrees."""
-    if quantity.value is not None:
-        return " + ".join(_term(*term) for term in sorted(quantity.value.terms)) or "0"
-    text = _DEGREES.sub(r"{\\frac{\1π}{180}}", quantity.source)
+def to_latex(value: Exact | None, source: str) -> str:
+    """An exact value, or else its source text, in LaTeX with fractions for decimals and radians for degrees."""
+    if value is not None:
+        return " + ".join(_term(*term) for term in sorted(value.terms)) or "0"
+    text = _DEGREES.sub(r"{\\frac{\1π}{180}}", source)
     text = _DECIMAL.sub(_fraction, text)
     text = _BARE_FUNCTION.sub(r"\\\1", text).replace("\\lg", "\\log_{10}")
     text = _BARE_ROOT.sub(r"\1{\2}", _braces_after_roots(text))
@@ -96,7 +98,7 @@ def _fraction(found: re.Match[str]) -> str:
 
 
 def _braces_after_roots(text: str) -> str:
-    """`√(2+x)` becomes `√{2+x}`."""
+    """Rewrite `√(2+x)` as `√{2+x}`."""
     signs, opened = list(text), []
     for place, sign in enumerate(text):
         if sign in "({":
@@ -113,8 +115,53 @@ def _holds_one_number(text: str, place: int) -> bool:
 
 
 def _are_functions_or_products(text: str) -> bool:
-    """Each word is a function, or two or three letters that may be multiplied."""
+    """Whether each word is a function name or a product of two or three letters."""
     return all(
         word in FUNCTIONS or (_PRODUCT.fullmatch(word) and word not in _NO_PRODUCT)
         for word in _WORD.findall(text)
     )
+
+
+DIGITS = 40
+"""Precision of the numerical test that rules out different values before anything is simplified."""
+SAMPLES = ((5, 7), (11, 13), (3, 17))
+"""Numerator and denominator of the fractions that replace the letters in the numerical test."""
+
+
+def load_math_verify() -> Callable[[str, str], bool]:
+    """Import math-verify and return a function that says whether two LaTeX formulas are exactly equal.
+
+    math-verify only parses. Its own comparison rounds to six digits, drops units and ignores the order of lists;
+    here two formulas are equal only if sympy proves that their difference is zero.
+    """
+    import sympy
+    from math_verify import LatexExtractionConfig, parse
+
+    logging.getLogger("math_verify").setLevel(logging.ERROR)  # It warns that its own limits are off.
+    # Parse the whole text or nothing: by default the last number in an unparsable text becomes its value.
+    whole = [LatexExtractionConfig()]
+
+    def formula(text: str) -> sympy.Expr:
+        # 0 turns its own time limits (signals and threads) off; the worker process has kernel limits.
+        found = parse(f"${text}$", whole, parsing_timeout=0)
+        value = found[0] if found else None
+        if not isinstance(value, sympy.Expr) or value.has(sympy.Float, sympy.nan, sympy.zoo, sympy.oo):
+            raise ValueError(text)
+        return value
+
+    def is_zero_at(difference: sympy.Expr, top: int, bottom: int) -> bool:
+        letters = sorted(difference.free_symbols, key=str)
+        numbers = [(letter, sympy.Rational(top + place, bottom)) for place, letter in enumerate(letters)]
+        size = sympy.Abs(sympy.N(difference.subs(numbers), DIGITS))
+        return bool(size < sympy.Float(10) ** (-DIGITS // 2))
+
+    def agree(given: str, answer: str) -> bool:
+        left, right = formula(given), formula(answer)
+        if left == right:
+            return True
+        difference = left - right
+        if not all(is_zero_at(difference, *sample) for sample in SAMPLES):
+            return False
+        return sympy.simplify(difference) == 0 or difference.equals(0) is True
+
+    return agree

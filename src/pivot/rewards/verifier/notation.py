@@ -1,8 +1,9 @@
-"""One spelling for what LaTeX, Unicode and plain text write differently.
+"""One notation for LaTeX, Unicode and plain text, and digits for number words.
 
-`unify` turns `$\\dfrac{1}{2}\\,\\text{cm}$`, `5\\sqrt{3}`, `5√3`, `70^{\\circ}` and `70°` into a small plain
-alphabet: ASCII, the signs of `_NAMES`, Greek letters, and ⦃⦄ for set braces, so that `{}` only groups.
-Every step is one linear pass over a text whose length the caller bounds.
+`unify` rewrites `$\\dfrac{1}{2}\\,\\text{cm}$`, `5\\sqrt{3}`, `5√3`, `70^{\\circ}` and `70°` in a small alphabet:
+ASCII, the symbols of `_NAMES`, Greek letters, and ⦃⦄ for set braces, so that `{}` only groups. `digits_for_words`
+rewrites `twenty-five cm`, `3 halves` and `5 squared`, so that a number word never counts as a noun. Every step is one
+linear pass over a text whose length the caller bounds.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _SIGNS = {
     **{f"({digit})": sign for digit, sign in enumerate("①②③④⑤⑥⑦⑧⑨", 1)},
     **{f"\\mathbb{{{letter}}}": sign for letter, sign in zip("RZNQC", "ℝℤℕℚℂ", strict=True)},
 }
-"""Plain spelling -> the signs that become it."""
+"""Unified form -> the symbols it replaces."""
 _FRACTIONS = {"1/2": "½", "1/3": "⅓", "2/3": "⅔", "1/4": "¼", "3/4": "¾", "1/5": "⅕", "2/5": "⅖", "3/5": "⅗",
               "4/5": "⅘", "1/6": "⅙", "5/6": "⅚", "1/8": "⅛", "3/8": "⅜", "5/8": "⅝", "7/8": "⅞"}  # fmt: skip
 _PLAIN = str.maketrans({sign: plain for plain, signs in (_SIGNS | _FRACTIONS).items() for sign in signs})
@@ -45,7 +46,7 @@ _WRAPPER = re.compile(
     r"\\(?:text(?:bf|it|rm|sf|tt|normal)?|math(?:rm|bf|it|sf|tt|cal|frak)|operatorname\*?|mbox|hbox|boldsymbol|bm|"
     r"overrightarrow|vec|widehat|number|boxed|fbox|ce)\s*\{([^{}]*)\}"
 )
-# A bar over two points is a segment; over anything else it means something, and stays.
+# A bar over two points denotes a segment and is dropped; any other bar is kept.
 _SEGMENT = re.compile(r"\\(?:overline|bar)\s*\{\s*([A-Z]\s*[A-Z])\s*\}")
 _NUMBER_SET = re.compile(r"\\mathbb\s*(?:\{\s*([RZNQC])\s*\}|([RZNQC]))")
 _REPEATING = re.compile(
@@ -98,7 +99,7 @@ _NAMES = {
     **dict(zip("αβγδθλμρστωπ", _GREEK, strict=True)),
     **dict(zip("%#&_", "%#&_", strict=True)),
 }
-"""Plain spelling -> the LaTeX commands that become it."""
+"""Unified form -> the LaTeX commands it replaces."""
 _COMMANDS = {name: plain for plain, names in _NAMES.items() for name in names.split()}
 _COMMANDS |= dict.fromkeys((" ", "\n"), " ")
 
@@ -113,7 +114,7 @@ _DIGIT_GAP = re.compile(r"(?<![0-9]) | (?![0-9])")
 
 
 def unify(text: str) -> str:
-    """The text in one spelling, blanks collapsed, outer dollars, braces and the final full stop removed."""
+    """The text in unified notation: whitespace collapsed; outer dollars, braces and the final full stop removed."""
     if not text.isascii():
         text = _unify_unicode(text)
     text = _CONTROL.sub(" ", text)
@@ -130,7 +131,7 @@ def unify(text: str) -> str:
 
 
 def compact(text: str) -> str:
-    """A unified text without blanks (but `1 2` is not `12`): what two equal texts share."""
+    """A unified text without whitespace, except between digits (`1 2` is not `12`)."""
     return _DIGIT_GAP.sub("", text)
 
 
@@ -157,7 +158,7 @@ def _unify_latex(text: str) -> str:
 
 
 def _repeating_decimal(found: re.Match[str]) -> str:
-    """`0.1\\overline{6}` is (16 - 1)/90; of two dots, the digits from the first to the second repeat."""
+    """The fraction of `0.1\\overline{6}`, (16 - 1)/90; with two dots, the digits between them repeat as well."""
     whole, fixed, group, single, middle, last = found.groups(default="")
     period = group + single + middle + last
     nines = (10 ** len(period) - 1) * 10 ** len(fixed)
@@ -170,7 +171,7 @@ def _replace_command(found: re.Match[str]) -> str:
 
 
 def _strip_outer(text: str) -> str:
-    """`{{5}}` is `5`; `{1}{2}` stays."""
+    """Remove outer braces: `{{5}}` becomes `5`; `{1}{2}` stays."""
     for _ in range(_WRAPPER_DEPTH):
         if not (text.startswith("{") and text.endswith("}")):
             break
@@ -181,3 +182,94 @@ def _strip_outer(text: str) -> str:
                 return text
         text = text[1:-1].strip()
     return text
+
+
+_ONES = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
+    "seventeen eighteen nineteen"
+)
+_TENS = "twenty thirty forty fifty sixty seventy eighty ninety"
+_ORDINALS = "third fourth fifth sixth seventh eighth ninth tenth"
+_SMALL = {word: number for number, word in enumerate(_ONES.split())} | {
+    word: 10 * number for number, word in enumerate(_TENS.split(), 2)
+}
+_SIZES = {"hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
+_PARTS = {"half": 2, "halves": 2, "quarter": 4, "quarters": 4} | {
+    f"{word}{plural}": number for number, word in enumerate(_ORDINALS.split(), 3) for plural in ("", "s")
+}
+_PARTS |= {"hundredth": 100, "hundredths": 100, "thousandth": 1000, "thousandths": 1000}
+_AFTER = (
+    {size: f"*{number}" for size, number in _SIZES.items()}
+    | {f"{size}s": f"*{number}" for size, number in _SIZES.items()}
+    | {part: f"/{number}" for part, number in _PARTS.items()}
+    | {"dozen": "*12", "dozens": "*12", "squared": "^2", "cubed": "^3"}
+)
+"""Word after a number -> the operation it stands for."""
+
+_FIRST = "|".join((*_SMALL, "half", "minus", "negative", "an?"))
+_BEGINS = re.compile(rf"(?:{_FIRST})\b(?!')", re.IGNORECASE)
+_NUMBER_WORD = re.compile(r"([A-Za-z]+)(?:[ -]|$)")
+_CHANGED = re.compile(
+    rf"(?<![A-Za-z0-9.^_])([0-9]+(?:[.,][0-9]+)*)((?: ?-? ?(?:{'|'.join(_AFTER)})\b){{1,4}})", re.IGNORECASE
+)
+_MAX_WORDS = 8
+
+
+def digits_for_words(text: str) -> str:
+    """The text with a leading number in words, and words after a number, rewritten in digits and operators."""
+    if not any(map(str.isalpha, text)):
+        return text
+    if _BEGINS.match(text):
+        text = _spelled_at_start(text)
+    return _CHANGED.sub(_change, text)
+
+
+def _change(found: re.Match[str]) -> str:
+    number = found.group(1)
+    for word in re.findall("[a-z]+", found.group(2).lower()):
+        number = f"({number}{_AFTER[word]})"
+    return number
+
+
+def _spelled_at_start(text: str) -> str:
+    """Rewrite `minus twenty-five cm` as `-25 cm`; a text that starts with no number is returned unchanged."""
+    sign, rest = "", text
+    signed = re.match(r"(?:minus|negative) ", text, re.IGNORECASE)
+    if signed:
+        sign, rest = "-", text[signed.end() :]
+    words, place = [], 0
+    while len(words) < _MAX_WORDS:
+        found = _NUMBER_WORD.match(rest, place)
+        if found is None or found.group(1).lower() not in _KNOWN:
+            break
+        words.append(found.group(1).lower())
+        place = found.end()
+    if signed and not words and rest[:1].isdigit():
+        return sign + rest
+    number = _value(words)
+    return text if number is None else f"{sign}{number} {rest[place:]}".strip()
+
+
+_KNOWN = frozenset((*_SMALL, *_SIZES, *_PARTS, "a", "an", "and"))
+
+
+def _value(words: list[str]) -> str | None:
+    """`two thirds`, `half` or `one hundred and twenty` in digits; None if the words form no number."""
+    if words in (["half"], ["a", "half"]):
+        return "1/2"
+    if len(words) == 2 and words[1] in _PARTS:
+        top = 1 if words[0] == "a" else _SMALL.get(words[0])
+        return None if top is None else f"{top}/{_PARTS[words[1]]}"
+    total, group, last = 0, None, 1000
+    for place, word in enumerate(words):
+        if word in _SMALL:
+            if _SMALL[word] >= last or (last == 10 and _SMALL[word] == 0):
+                return None
+            group, last = (group or 0) + _SMALL[word], 10 if _SMALL[word] >= 20 else 0
+        elif word == "hundred" and group is not None and group < 100:
+            group, last = group * 100, 100
+        elif word in _SIZES and group is not None and word != "hundred":
+            total, group, last = total + group * _SIZES[word], None, 1000
+        elif not (word == "and" and last == 100 and place < len(words) - 1):
+            return None
+    return None if not words else str(total + (group or 0))

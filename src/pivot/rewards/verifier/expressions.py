@@ -1,4 +1,4 @@
-"""Read a unified text as one exact value: a bounded tokeniser and a shunting-yard without recursion."""
+"""Evaluate a unified text exactly: a bounded tokenizer and a shunting-yard parser without recursion."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TOKEN = re.compile(
 _SHORT_FRACTION = re.compile(r"\\frac\s*([0-9a-zπ])\s*(?=[0-9a-zπ{])")
 _SHORT_BOTTOM = re.compile(r"(\\frac\{[^{}]*\})\s*([0-9a-zπ])")
 # A whole number before a proper fraction is a mixed number, as in 7\frac{3}{4} and 7 3/4, unless it is the
-# operand of something that stands before it.
+# operand of a preceding operator.
 _MIXED = re.compile(
     r"(?<![0-9.^/*√)}A-Za-zπ])([0-9]{1,9})"
     r"(?:\s*\\frac\{([0-9]{1,9})\}\{([0-9]{1,9})\}|\s([0-9]{1,9})/([0-9]{1,9}))(?![0-9.])"
@@ -46,7 +46,7 @@ def evaluate(text: str) -> Exact:
 
 
 def is_ambiguous(text: str) -> bool:
-    """`10-15`, `3*4` and `1/5/2020`: a range, a size and a date rather than something to compute."""
+    """Whether a text such as `10-15`, `3*4` or `1/5/2020` is a range, a size or a date, not an expression."""
     return _AMBIGUOUS.fullmatch(text) is not None
 
 
@@ -56,7 +56,7 @@ def _mixed_number(found: re.Match[str]) -> str:
 
 
 def _tokens(text: str) -> list[str | Exact]:
-    """Operands as values, everything else as its sign."""
+    """Tokens: operands as values, everything else as its symbol."""
     tokens: list[str | Exact] = []
     place, end = 0, len(text.rstrip())
     while place < end:
@@ -83,7 +83,7 @@ def _number(word: str) -> Exact:
 
 
 def _spell_out_fractions(tokens: list[str | Exact]) -> list[str | Exact]:
-    r"""`\frac A B` becomes `( A / B )`, where A and B are groups or single tokens."""
+    r"""Rewrite `\frac A B` as `( A / B )`, where A and B are groups or single tokens."""
     if "\\frac" not in tokens:
         return tokens
     partner = _partners(tokens)
@@ -104,7 +104,7 @@ def _spell_out_fractions(tokens: list[str | Exact]) -> list[str | Exact]:
 
 
 def _partners(tokens: list[str | Exact]) -> dict[int, int]:
-    """Opening place -> closing place."""
+    """Index of each opening bracket -> index of its closing bracket."""
     partner, opened = {}, []
     for place, token in enumerate(tokens):
         if token in ("(", "{"):
@@ -117,14 +117,14 @@ def _partners(tokens: list[str | Exact]) -> dict[int, int]:
 
 
 def _with_products(tokens: list[str | Exact]) -> list[str | Exact]:
-    """Write implied products out and tell the two minus signs apart."""
+    """Insert implied multiplication signs and distinguish unary from binary minus."""
     written: list[str | Exact] = []
     operand_before = False
     for place, token in enumerate(tokens):
         begins = isinstance(token, Exact) or token in _OPENING or str(token).startswith("√")
         if operand_before and begins:
             if _is_number(token) or _is_single(tokens, place):
-                raise Unreadable  # `1 2`, `x 2` and `(1) 5 (2) 6` are no products.
+                raise Unreadable  # `1 2`, `x 2` and `(1) 5 (2) 6` are not products.
             written.append("*")
         if token in ("-", "+") and not operand_before:
             if token == "-":
@@ -132,13 +132,13 @@ def _with_products(tokens: list[str | Exact]) -> list[str | Exact]:
             continue
         written.append(token)
         if token == "!" and written[-2:-1] == ["!"]:
-            raise Unreadable  # A double factorial is something else.
+            raise Unreadable  # A double factorial is not a factorial of a factorial.
         operand_before = isinstance(token, Exact) or token in _CLOSING or token == "!"
     return written
 
 
 def _is_single(tokens: list[str | Exact], place: int) -> bool:
-    """Whether a bracket with one number in it begins here."""
+    """Whether a bracket with a single number in it starts here."""
     inside = tokens[place + 1 : place + 4]
     if inside[:1] == ["-"]:
         inside = inside[1:]
@@ -150,7 +150,7 @@ def _is_number(token: str | Exact) -> bool:
 
 
 def _shunt(tokens: list[str | Exact]) -> Exact:
-    """Shunting-yard on explicit stacks; `*` and `/` are equal and go from the left: 22/5π is (22/5)π."""
+    """Shunting-yard on explicit stacks; `*` and `/` are left-associative: 22/5π is (22/5)π."""
     values: list[Exact] = []
     waiting: list[str] = []
     for token in tokens:
@@ -179,14 +179,14 @@ def _shunt(tokens: list[str | Exact]) -> Exact:
 
 
 def _apply_roots(values: list[Exact], waiting: list[str]) -> None:
-    """A root binds the operand right after it: √3/2 is (√3)/2."""
+    """Apply pending roots to the operand just read: √3/2 is (√3)/2."""
     while waiting and waiting[-1].startswith("√"):
         sign = waiting.pop()
         values.append(_pop(values).root(2 if sign == "√" else int(sign[2])))
 
 
 def _binds_first(before: str, now: str) -> bool:
-    if before not in _PRECEDENCE:  # an open bracket, or a root that waits for its operand
+    if before not in _PRECEDENCE:  # An open bracket, or a root that waits for its operand.
         return False
     return _PRECEDENCE[before] > _PRECEDENCE[now] or (_PRECEDENCE[before] == _PRECEDENCE[now] and now != "^")
 

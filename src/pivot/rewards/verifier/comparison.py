@@ -1,7 +1,7 @@
-"""What a short answer can mean, and when a given meaning agrees with the true one.
+"""The meanings a short answer can have, and when a given meaning agrees with the true one.
 
-One principle: something may be left out (a unit, a name, brackets), but nothing may contradict. `agrees` is True,
-False, or None where only the library can say.
+One principle: parts may be missing (a unit, a name, brackets), but nothing may contradict. `agrees` returns True,
+False, or None if only the library can decide.
 """
 
 from __future__ import annotations
@@ -10,20 +10,19 @@ from collections.abc import Sequence as AnySequence
 from dataclasses import dataclass
 
 from .exact import Exact
-from .names import names_agree
-from .units import PERCENT, Unit, units_agree
+from .units import PERCENT, Unit, names_agree, units_agree
 
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """A value with its unit and its name. `value` is None where only the library can compute `source`."""
+    """A value with its unit and its name. `value` is None if only the library can evaluate `source`."""
 
     value: Exact | None
     source: str
     unit: Unit = ()
     name: str = ""
     tied: bool = False
-    """The unit is written like a variable and counts only where the other side has one."""
+    """The unit is written like a variable (`5m`) and counts only if the other side has a unit."""
 
     def agrees(self, truth: Meaning) -> bool | None:
         if isinstance(truth, Ratio):
@@ -63,7 +62,7 @@ class Relation:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A set of real numbers: disjoint intervals in order, (low, low is closed, high, high is closed)."""
+    """A set of real numbers: disjoint intervals (low, low is closed, high, high is closed) in order."""
 
     intervals: tuple[Interval, ...]
     letter: str = ""
@@ -77,12 +76,12 @@ class Region:
 
 
 Interval = tuple[Exact | None, bool, Exact | None, bool]
-"""None is minus or plus infinity."""
+"""None stands for minus or plus infinity."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """`2:3`, as the quotients of the last part; in words (`2 to 3`) it is no number."""
+    """`2:3`, as quotients by the last part; in words (`2 to 3`) it does not equal a number."""
 
     quotients: tuple[Exact, ...]
     in_words: bool = False
@@ -100,13 +99,13 @@ class Ratio:
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """Seconds since midnight as written, and `am`, `pm` or nothing."""
+    """A clock time: seconds since midnight as written, and `am`, `pm` or an empty string."""
 
     seconds: int
     half: str = ""
 
     def agrees(self, truth: Meaning) -> bool | None:
-        """`3:30` is 03:30 for a truth that says which half of the day it means."""
+        """A ground truth of `3:30` accepts `3:30 pm`; one of `3:30 pm` does not accept `3:30`."""
         if not isinstance(truth, Clock):
             return False
         if self.half and not truth.half and truth.seconds < 13 * 3600:
@@ -116,7 +115,7 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class Tagged:
-    """Anything that is equal only as it stands: a date, a yes or no, a set of option letters."""
+    """Anything compared by plain equality: a date, a set of option letters."""
 
     kind: str
     content: object
@@ -127,7 +126,7 @@ class Tagged:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """`10-15 cm`, `2 to 3` (kind "range"), or `3 x 4` (kind "size"): two or more quantities in order."""
+    """Two or more quantities in order: `10-15 cm` and `2 to 3` (kind "range"), `3 x 4` (kind "size")."""
 
     kind: str
     parts: tuple[Quantity, ...]
@@ -140,14 +139,14 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """A list, point, set or numbered parts; each item is read for itself."""
+    """A list, point, set or numbered parts; each item is parsed separately."""
 
     items: tuple[Reading, ...]
     brackets: str = ""
-    """`()`, `[]`, `⦃⦄` or nothing."""
+    """`()`, `[]`, `⦃⦄` or an empty string."""
     unordered: bool = False
     name: str = ""
-    """Of the point: `A(3,-4)`."""
+    """The name of a point: `A` in `A(3,-4)`."""
 
     def agrees(self, truth: Meaning) -> bool | None:
         if not isinstance(truth, Items) or len(self.items) != len(truth.items):
@@ -176,7 +175,7 @@ class Items:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """An option's letter, with the option's text where there is one."""
+    """An option's letter and, if given, the option's text."""
 
     letter: str
     body: Reading | None = None
@@ -187,22 +186,22 @@ Meaning = Quantity | Relation | Region | Ratio | Clock | Tagged | Span | Items
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Everything that a text may mean. Two texts agree if they are the same, or share a meaning."""
+    """Everything a text may mean. Two texts agree if they are equal or share a meaning."""
 
     text: str
-    """Without blanks."""
+    """Without whitespace."""
     meanings: tuple[Meaning, ...] = ()
     choice: Choice | None = None
     words: str = ""
-    """The text without case, where it is prose."""
+    """The text without case, if it is prose."""
     prefix: str = ""
-    """`yes`, `no`, `true` or `false`, where more follows: enough for a truth that says no more."""
+    """`yes`, `no`, `true` or `false` before an explanation; matches a ground truth of that word alone."""
     readable: bool = True
-    """Understood, or prose; otherwise it is malformed, or beyond the bounds of exact arithmetic."""
+    """False if the text is malformed or exceeds the bounds of exact arithmetic."""
 
 
 def agree(given: Reading, truth: Reading) -> bool | None:
-    """Whether the given text is right; None where only the library can say."""
+    """Whether the given answer is correct; None if only the library can decide."""
     if given.text == truth.text or (given.words and given.words == truth.words):
         return bool(given.text)
     if given.choice or truth.choice:
@@ -214,7 +213,7 @@ def agree(given: Reading, truth: Reading) -> bool | None:
 
 def _meanings_agree(given: tuple[Meaning, ...], truth: tuple[Meaning, ...]) -> bool | None:
     if given and truth and isinstance(given[0], Clock) and isinstance(truth[0], Clock):
-        return given[0].agrees(truth[0])  # 3:30 is not 1:10, though the ratios are equal.
+        return given[0].agrees(truth[0])  # As ratios, 3:30 and 1:10 would be equal.
     unknown = False
     for one in given:
         for other in truth:
@@ -226,7 +225,7 @@ def _meanings_agree(given: tuple[Meaning, ...], truth: tuple[Meaning, ...]) -> b
 
 
 def _choices_agree(given: Reading, truth: Reading) -> bool | None:
-    """The letter decides, unless both sides give a text and these differ."""
+    """The letter decides, unless both sides give a text and the texts differ."""
     if given.choice and truth.choice:
         if given.choice.letter != truth.choice.letter:
             return False
@@ -247,7 +246,7 @@ def _choices_agree(given: Reading, truth: Reading) -> bool | None:
 
 
 def _match(given: AnySequence[Reading], truth: AnySequence[Reading]) -> bool:
-    """Each given item with a true one of its own, in any order; `sequences.MAX_ITEMS` bounds both."""
+    """Whether the items match one to one, in any order; `structures.MAX_ITEMS` bounds both."""
     left = list(truth)
     for item in given:
         found = next((place for place, other in enumerate(left) if agree(item, other) is True), None)

@@ -1,4 +1,4 @@
-"""Find the last `\\boxed{...}` of a response and check its format: by our rules, and by PAPO's."""
+"""Extract the last `\\boxed{...}` of a response and check its format, by our rules and by PAPO's."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import re
 from dataclasses import dataclass
 
 MAX_BOX_CHARS = 2_000
-"""A longer box is no answer; it also bounds everything that runs after extraction."""
+"""A longer box counts as wrong; this bounds everything that runs after extraction."""
 SEARCHED_CHARS = 65_536
-"""Boxes are searched in this many last characters of a response (2,048 tokens are about 8,000)."""
+"""Only this many trailing characters of a response are searched for boxes (2,048 tokens are about 8,000)."""
 
 _BOX = re.compile(r"\\boxed\s{0,3}\{")
 _BRACES = re.compile(r"\\boxed\s{0,3}\{|\\.|[{}]", re.DOTALL)
@@ -20,16 +20,16 @@ _CURLY = re.compile(r"[{}]")
 
 @dataclass(frozen=True)
 class Box:
-    """The content of a box, without outer blanks, and where in the response its `\\boxed` begins."""
+    """The stripped content of a box, and where in the response its `\\boxed` starts."""
 
     content: str
     start: int
 
 
 def last_box(response: str) -> Box | None:
-    """The balanced `\\boxed{...}` that begins last; of nested boxes that is the inner one.
+    """The balanced `\\boxed{...}` that starts last; of nested boxes that is the inner one.
 
-    Escaped braces (`\\{`, `\\}`) are text. A box that is never closed is passed over. One pass over at most
+    Escaped braces (`\\{`, `\\}`) are text. A box that is never closed is ignored. One pass over at most
     `SEARCHED_CHARS` characters, without recursion.
     """
     offset = max(0, len(response) - SEARCHED_CHARS)
@@ -37,7 +37,7 @@ def last_box(response: str) -> Box | None:
     begin = tail.rfind("\\boxed")
     if begin < 0:
         return None
-    # Nearly always the very last one is closed, and nothing before it has to be looked at.
+    # Usually the very last box is closed and nothing before it needs to be scanned.
     box = _last_closed(tail, begin) or _last_closed(tail, 0)
     return None if box is None else Box(box.content, box.start + offset)
 
@@ -62,9 +62,8 @@ def _last_closed(text: str, begin: int) -> Box | None:
 def follows_template(response: str) -> bool:
     """Whether the response is `<think> ... </think> ... \\boxed{...}`.
 
-    Exactly: after optional blanks it begins with `<think>`; there is one `<think>` and one `</think>`; and
-    the last balanced box begins after the closing tag. What stands between the tags and around the box is
-    free.
+    It must start with `<think>` after optional whitespace, contain exactly one `<think>` and one `</think>`, and its
+    last balanced box must start after the closing tag. All other text is free.
     """
     if not response[:SEARCHED_CHARS].lstrip().startswith(_OPEN):
         return False
@@ -75,24 +74,24 @@ def follows_template(response: str) -> bool:
 
 
 def papo_text(response: str) -> str:
-    """The response as PAPO's reward function reads it: without white space on either side of `<`, `>` and `/`.
+    """The response as PAPO's reward function sees it: without whitespace on either side of `<`, `>` and `/`.
 
-    The same as replacing `\\s*(<|>|/)\\s*` by its group, but in linear time: that expression needs time
-    quadratic in the length of a run of blanks.
+    Equivalent to replacing `\\s*(<|>|/)\\s*` by its group, but in linear time: that expression takes time
+    quadratic in the length of a run of whitespace.
 
     Example:
         "< think >1 / 2" -> "<think>1/2"
     """
-    for _ in ("what follows", "what precedes, read backwards"):
+    for _ in ("whitespace after", "whitespace before, on the reversed text"):
         response = _AFTER_TAG_CHAR.sub(r"\1", response)[::-1]
     return response
 
 
 def papo_box(response: str) -> str | None:
-    """What PAPO grades: the content of the very last `\\boxed{` in `papo_text`, every brace counted.
+    """What PAPO grades: the content of the very last `\\boxed{` in `papo_text`, counting every brace.
 
-    Nothing if that box is never closed, even where an earlier one is. This is mathruler's
-    `extract_boxed_content`, except that it returns the text `None` where there is no box.
+    None if that box is never closed, even if an earlier one is. Same as mathruler's `extract_boxed_content`, which
+    returns the text `None` without a box.
     """
     text = papo_text(response)
     start = text.rfind(_PLAIN_BOX)
@@ -108,10 +107,10 @@ def papo_box(response: str) -> str | None:
 
 
 def follows_papo_format(response: str) -> bool:
-    """Whether all of `papo_text` matches `<think>.*</think>.*\\\\boxed\\{.*\\}.*`, a dot matching newlines too.
+    """Whether all of `papo_text` matches `<think>.*</think>.*\\\\boxed\\{.*\\}.*`, where a dot matches newlines too.
 
-    Tags may repeat, the box may be any that begins after a closing tag, and its braces need not balance. Each
-    part is looked for once from the left, so that the time is linear; the expression itself backtracks.
+    Tags may repeat, any box after a closing tag counts, and its braces need not balance. Searching for each part
+    once from the left takes linear time; the expression itself backtracks.
     """
     text = papo_text(response)
     if not text.startswith(_OPEN):

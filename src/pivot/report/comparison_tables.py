@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pivot.evaluate.mixes import mix_notes
+from pivot.evaluate.settings import comparability_notes
 from pivot.report.groups import Group, Study, Sweep, find_baseline
 from pivot.report.tables import Column, Row, Table
 
@@ -115,7 +115,7 @@ class Subject:
         ]
         rows = [_fitted(row, len(columns), i == 1 and not rows[0].ranked) for i, row in enumerate(rows)]
         shown = [{b: line.evaluations[b] for b in benchmarks if b in line.evaluations} for line in lines]
-        rows = [replace(row, note=note) for row, note in zip(rows, mix_notes(shown), strict=True)]
+        rows = [replace(row, note=note) for row, note in zip(rows, comparability_notes(shown), strict=True)]
         said = f"{caption}: {self.about}"
         if base and gain_to is not None:
             said += f"; Δ relative to {lines[gain_to].label}"

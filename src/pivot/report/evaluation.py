@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pivot.evaluate.mixes import mix_notes
+from pivot.evaluate.settings import comparability_notes
 from pivot.report.panels import evaluation_label, interval
 from pivot.report.run import Run, is_number
 from pivot.report.tables import Column, Row, Table, Value
@@ -23,7 +23,7 @@ def evaluation_table(run: Run) -> Table:
     )
     rows: list[Row] = []
     names = [str(evaluation.get("name", "evaluation")) for evaluation in run.evaluations]
-    notes = mix_notes([{name: [entry]} for name, entry in zip(names, run.evaluations, strict=True)])
+    notes = comparability_notes([{name: [entry]} for name, entry in zip(names, run.evaluations, strict=True)])
     for name, evaluation, note in zip(names, run.evaluations, notes, strict=True):
         label = f"{name}, {evaluation_label(evaluation)}"
         is_new = len(rows) > 0 and name not in names[: len(rows)]

@@ -45,20 +45,27 @@ def read_lines(path: Path) -> Iterator[Line]:
 
     An unfinished last line, left by a crash, is ignored. A broken line anywhere else raises UserError.
     """
+    broken: int | None = None
+    for number, (_, raw, row) in enumerate(scan(path), start=1):
+        if broken is not None:
+            raise UserError(
+                f"{path} is damaged: line {broken} is not a JSON object; restore it or remove the line."
+            )
+        if row is None:
+            broken = number
+        else:
+            yield Line(raw if raw.endswith(b"\n") else raw + b"\n", row)
+
+
+def scan(path: Path) -> Iterator[tuple[int, bytes, dict[str, Any] | None]]:
+    """(byte offset, raw line, row) of every line; the row is None if the line is not a JSON object."""
     if not path.exists():
         return
+    offset = 0
     with path.open("rb") as file:
-        broken: int | None = None
-        for number, raw in enumerate(file, start=1):
-            if broken is not None:
-                raise UserError(
-                    f"{path} is damaged: line {broken} is not a JSON object; restore it or remove the line."
-                )
-            row = _decode(raw)
-            if row is None:
-                broken = number
-            else:
-                yield Line(raw if raw.endswith(b"\n") else raw + b"\n", row)
+        for raw in file:
+            yield offset, raw, decode_row(raw)
+            offset += len(raw)
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
@@ -66,7 +73,8 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     return [line.row for line in read_lines(path)]
 
 
-def _decode(raw: bytes) -> dict[str, Any] | None:
+def decode_row(raw: bytes) -> dict[str, Any] | None:
+    """The JSON object in some bytes; None if they hold anything else."""
     try:
         row = json.loads(raw)
     except (ValueError, RecursionError):

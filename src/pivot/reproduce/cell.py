@@ -18,9 +18,9 @@ from pivot import __version__
 from pivot.config import Config
 from pivot.durable import write_bytes
 from pivot.evaluate.sampling import Draws
+from pivot.evaluate.scoring import add_scores, as_graded
+from pivot.evaluate.scoring import summarise as summarise_entry
 from pivot.evaluate.settings import recorded
-from pivot.evaluate.summary import add_scores
-from pivot.evaluate.summary import summarise as summarise_entry
 from pivot.jsonl import read_rows
 from pivot.models.loading import resolve_model
 from pivot.models.policy import Policy
@@ -124,7 +124,7 @@ def _note_scores(run: Path, config: Config, measured: Measured, policy: Policy) 
         draws = Draws(len(graded[0].responses), sampling, seed, blank)
         # Final sets are graded by the verifier, also where a world trains with a reward of its own.
         how = replace(settings_of(config, policy, draws), grader=config.reward.grader)
-        entry = summarise_entry(graded, model=config.model.path, **labels)
+        entry = summarise_entry(as_graded(graded), model=config.model.path, **labels)
         entries.append({**entry, "settings": recorded(how)})
     add_scores(run / "eval" / "scores.json", entries)
 

@@ -12,9 +12,9 @@ from pivot.config.schema import all_fields
 from pivot.evaluate.benchmarks import HEADINGS
 from pivot.report.charts import Chart, Curve, LineChart
 from pivot.report.comparison import overlaid
+from pivot.report.comparison_tables import overhead_table
 from pivot.report.figures import save_figures
-from pivot.report.groups import Group, Study
-from pivot.report.overhead import overhead_table
+from pivot.report.groups import RunGroup, RunGroups
 from pivot.report.run import read_run
 from pivot.report.tables import Column, Row, Table, Value, to_markdown, write_tables
 from pivot.sweep.followups import results_folder
@@ -38,7 +38,7 @@ def render(plan: Plan, runs: Sequence[SweepRun]) -> tuple[str, Path]:
             tables += overhead_tables(plan, runs)
         elif wanted == "dynamics":
             groups = _groups(runs)
-            charts += [chart for chart in overlaid(Study(groups, [], groups)) if chart.name in DYNAMICS]
+            charts += [chart for chart in overlaid(RunGroups(groups, [], groups)) if chart.name in DYNAMICS]
         else:
             charts += sensitivity_charts(plan, runs)
     folder.mkdir(parents=True, exist_ok=True)
@@ -167,10 +167,10 @@ def _points(plan: Plan, runs: Sequence[SweepRun], path: str) -> list[tuple[float
     return points
 
 
-def _groups(runs: Sequence[SweepRun]) -> list[Group]:
+def _groups(runs: Sequence[SweepRun]) -> list[RunGroup]:
     """The trained runs of each arm that have logged a step."""
     folders: dict[str, list[Path]] = {}
     for run in runs:
         if run.seed is not None and (run.folder / "metrics.jsonl").exists():
             folders.setdefault(run.arm, []).append(run.folder)
-    return [Group([read_run(f) for f in found], {}, label=arm) for arm, found in folders.items()]
+    return [RunGroup([read_run(f) for f in found], {}, label=arm) for arm, found in folders.items()]

@@ -2,9 +2,18 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pivot.report.charts import extent, short, ticks
-from pivot.report.curves import band, bin_means, smooth, smoothing_width, thin
-from pivot.report.run import Series
+from pivot.report.charts import (
+    Axis,
+    Series,
+    bin_means,
+    extent,
+    mean_over_runs,
+    short,
+    smooth,
+    smoothing_width,
+    thin,
+    ticks,
+)
 
 many = settings(derandomize=True, deadline=None, max_examples=60)
 numbers = st.floats(-1e3, 1e3)
@@ -47,11 +56,11 @@ def test_bins_are_means_of_neighbours():
 def test_the_band_over_seeds_by_hand():
     first = Series(np.array([1.0, 2.0, 3.0]), np.array([0.2, 0.4, 0.6]))
     second = Series(np.array([2.0, 3.0, 4.0]), np.array([0.6, 0.6, 0.9]))
-    steps, mean, spread = band([first, second])
-    assert steps.tolist() == [2.0, 3.0]
-    assert np.allclose(mean, [0.5, 0.6])
+    mean, spread = mean_over_runs([first, second])
+    assert mean.steps.tolist() == [2.0, 3.0]
+    assert np.allclose(mean.values, [0.5, 0.6])
     assert np.allclose(spread, [np.sqrt(2) * 0.1, 0.0])
-    assert band([first])[2].tolist() == [0.0, 0.0, 0.0]
+    assert mean_over_runs([first])[1].tolist() == [0.0, 0.0, 0.0]
 
 
 @many
@@ -82,3 +91,9 @@ def test_axes_and_numbers_by_hand():
         "2.5M",
     ]
     assert short(0.4567, percent=True) == "45.7%"
+
+
+def test_an_axis_writes_its_ticks_with_their_unit():
+    assert Axis(0, 1, percent=True).ticks()[1:3] == [(0.25, "25%"), (0.5, "50%")]
+    assert Axis(0, 20, unit=" s").ticks()[-1] == (20, "20 s")
+    assert Axis(0, 4, names=("0", "0.25", "0.5", "0.75", "1")).ticks()[-1] == (4, "1")

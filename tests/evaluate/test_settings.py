@@ -1,10 +1,9 @@
-"""Rows of a table that were measured otherwise than the rest say so."""
+"""Rows of a table that were measured differently from the rest get a note."""
 
 import pytest
 
-from pivot.evaluate.mixes import ASPECTS, UNKNOWN, mix_notes
 from pivot.evaluate.sampling import Draws
-from pivot.evaluate.settings import EvaluationSettings, recorded
+from pivot.evaluate.settings import ASPECTS, UNKNOWN, EvaluationSettings, comparability_notes, recorded
 
 SETTINGS = recorded(EvaluationSettings(Draws(), min_pixels=200704, max_pixels=1003520))
 
@@ -19,12 +18,12 @@ def old(samples=8, prompts=601):
 
 
 def notes(*entries):
-    return mix_notes([{"geometry3k": [each]} for each in entries])
+    return comparability_notes([{"geometry3k": [each]} for each in entries])
 
 
 def test_rows_that_were_measured_alike_have_no_note():
     assert notes(entry(), entry(seed=5), entry(model="9f2c")) == ["", "", ""]
-    assert mix_notes([]) == []
+    assert comparability_notes([]) == []
 
 
 def test_the_row_that_differs_from_most_names_what():
@@ -80,7 +79,7 @@ def test_sets_are_compared_one_by_one():
         {"geometry3k": [entry(grader="mathruler")], "mmk12": [entry(prompts=90, grader="mathruler")]},
         {"mmk12": [entry(prompts=2000)]},
     ]
-    assert mix_notes(rows) == [
+    assert comparability_notes(rows) == [
         "",
         "",
         "grader mathruler (others pivot); prompts 90 (others 2000) on mmk12",
@@ -90,5 +89,5 @@ def test_sets_are_compared_one_by_one():
 
 def test_seeds_of_one_row_that_differ_are_said_even_where_it_stands_alone():
     row = {"geometry3k": [entry(), entry(grader="mathruler")]}
-    assert mix_notes([row]) == ["grader mathruler and pivot"]
-    assert mix_notes([{"geometry3k": [entry(), old()]}]) == [UNKNOWN]
+    assert comparability_notes([row]) == ["grader mathruler and pivot"]
+    assert comparability_notes([{"geometry3k": [entry(), old()]}]) == [UNKNOWN]

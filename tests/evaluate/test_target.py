@@ -9,8 +9,7 @@ import pytest
 from pivot import recipes, tiny
 from pivot.config import apply_settings, to_dict
 from pivot.errors import UserError
-from pivot.evaluate.conditions import Asked, choose_conditions
-from pivot.evaluate.target import find_target
+from pivot.evaluate.target import GivenOptions, choose_conditions, find_target
 from pivot.models.loading import file_limits
 
 PAPER = (200704, 1003520)
@@ -49,7 +48,7 @@ def new_run(tmp_path):
 
 
 def chosen(targets, **asked):
-    return choose_conditions(targets, Asked(**asked))
+    return choose_conditions(targets, GivenOptions(**asked))
 
 
 def test_the_files_limits_in_both_spellings(base):
@@ -94,7 +93,7 @@ def test_where_runs_disagree_the_default_holds_for_that_alone(base, new_run):
     ]
     found, *theirs = chosen([base, *runs])
     assert (found.limits.value, found.limits.source) == (PAPER, "default, recipe geo3k-3b")
-    assert (found.max_tokens.value, found.max_tokens.source) == (50, "as the runs beside it")
+    assert (found.max_tokens.value, found.max_tokens.source) == (50, "as the other runs")
     assert [run.limits.value for run in theirs] == [(784, 3136), (784, 6272)]
 
 
@@ -114,7 +113,7 @@ def test_a_recipe_is_for_models_that_no_run_made(base, new_run):
 
 def test_options_override_everything(base, new_run):
     run = new_run("x", "model.min_pixels=784", "model.max_pixels=3136")
-    asked = Asked(None, 1568, 4704, "mathruler", 7, "bfloat16")
+    asked = GivenOptions(None, 1568, 4704, "mathruler", 7, "bfloat16")
     for found in choose_conditions([base, run], asked):
         values = (found.limits, found.grader, found.max_tokens, found.dtype)
         assert [choice.value for choice in values] == [(1568, 4704), "mathruler", 7, "bfloat16"]

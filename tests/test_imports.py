@@ -76,6 +76,7 @@ def test_rooms_of_one_layer_do_not_import_each_other_in_a_circle() -> None:
 def test_sweep_knows_neither_the_command_line_nor_the_tiny_study() -> None:
     allowed = {
         "errors",
+        "durable",
         "jsonl",
         "config",
         "recipes",

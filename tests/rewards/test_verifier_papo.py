@@ -117,7 +117,7 @@ def test_the_other_grader_keeps_its_format() -> None:
 @pytest.mark.parametrize(("grader", "form"), [("pivot", 0.0), ("mathruler", 1.0)])
 def test_a_reward_function_gets_the_graders_format(grader: str, form: float) -> None:
     prompt = Prompt(id="p", question="?", answer="5", images=())
-    judge = FunctionJudge("pivot.reproduce.rewards:same_remainder", 60.0, grader)
+    judge = FunctionJudge("experiments.tiny_world.rewards:same_remainder", 60.0, grader)
     try:
         (reward,) = judge.judge([prompt], [r"< think >a< / think > \boxed{5 / 1}"])
     finally:

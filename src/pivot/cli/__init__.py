@@ -22,7 +22,6 @@ COMMANDS = {
     "report": "one HTML page and figures from a run's folder",
     "compare": "curves and tables of several runs",
     "sweep": "many runs from one plan: arms and seeds, trained, evaluated, in one table",
-    "reproduce": "the paper's comparison on the tiny world, with seeds, intervals and verdicts",
     "attention": "attention of responses to image tokens, layer by layer",
     "buffer": "what is in a run's experience buffer",
     "grade": "grade JSON lines of responses and answers from standard input",

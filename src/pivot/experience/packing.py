@@ -24,6 +24,8 @@ RECORD = np.dtype(
 """A response without its tokens; NaN means that a score or reward is unknown."""
 SINCE_VERSION_2 = ("accuracy", "format")
 """Columns that the first file format lacks."""
+SCORES = ("entropy", "dependency", "accuracy", "format")
+"""The last columns of a record."""
 
 
 class PackedResponses:
@@ -68,8 +70,11 @@ class PackedResponses:
                 logprobs = self.logprobs[logprob : logprob + length]
                 logprob += length
             token_ids = self.token_ids[token : token + length]
-            known = (None if number != number else number for number in numbers)
-            responses.append(StoredResponse(token_ids, logprobs, *known, step, scored_step, serial))
+            known = dict(
+                zip(SCORES, (None if number != number else number for number in numbers), strict=True)
+            )
+            stamps = {"step": step, "scored_step": scored_step, "serial": serial}
+            responses.append(StoredResponse(token_ids, logprobs, **known, **stamps))
             token += length
         return responses
 

@@ -24,8 +24,6 @@ RECORD = np.dtype(
 """A response without its tokens; NaN means that a score or reward is unknown."""
 SINCE_VERSION_2 = ("accuracy", "format")
 """Columns that the first file format lacks."""
-SCORES = ("entropy", "dependency", "accuracy", "format")
-"""The last columns of a record."""
 
 
 class PackedResponses:
@@ -70,11 +68,12 @@ class PackedResponses:
                 logprobs = self.logprobs[logprob : logprob + length]
                 logprob += length
             token_ids = self.token_ids[token : token + length]
-            known = dict(
-                zip(SCORES, (None if number != number else number for number in numbers), strict=True)
+            entropy, dependency, accuracy, form = (None if n != n else n for n in numbers)
+            responses.append(
+                StoredResponse(
+                    token_ids, logprobs, entropy, dependency, accuracy, form, step, scored_step, serial
+                )
             )
-            stamps = {"step": step, "scored_step": scored_step, "serial": serial}
-            responses.append(StoredResponse(token_ids, logprobs, **known, **stamps))
             token += length
         return responses
 

@@ -9,6 +9,6 @@ class UserError(Exception):
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """` Did you mean 'geometry3k'?` with a leading space, for the known name that is closest; empty if none is close."""
+    """` Did you mean 'geometry3k'?`, with a leading space, for the closest known name; empty if none is close."""
     near = difflib.get_close_matches(name.lower().replace("_", "-"), list(known), n=1, cutoff=0.4)
     return f" Did you mean {near[0]!r}?" if near else ""

@@ -125,8 +125,8 @@ def resolve(spec: DataSpec, known: Iterable[Format] = ()) -> tuple[Format, DataS
         return _custom(spec.name.replace("/", "--"), spec), spec
     names = [*formats, CUSTOM]
     raise UserError(
-        f"unknown data set {spec.name!r}.{did_you_mean(spec.name, names)} Known sets: {', '.join(names)}. An owner/name of the hub or a "
-        "local path also works; its columns are images, problem and answer."
+        f"unknown data set {spec.name!r}.{did_you_mean(spec.name, names)} Known sets: {', '.join(names)}. "
+        "An owner/name of the hub or a local path also works; its columns are images, problem and answer."
     )
 
 

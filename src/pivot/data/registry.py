@@ -5,7 +5,6 @@ To add a data set, write a function from a row to a `Draft`, a `Format` with its
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +20,7 @@ from pivot.data.formats import (
     column_layout,
 )
 from pivot.data.sources import SUFFIXES, split_of
-from pivot.errors import UserError
+from pivot.errors import UserError, did_you_mean
 
 CUSTOM = "custom"
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -125,11 +124,9 @@ def resolve(spec: DataSpec, known: Iterable[Format] = ()) -> tuple[Format, DataS
     if spec.name.count("/") == 1:
         return _custom(spec.name.replace("/", "--"), spec), spec
     names = [*formats, CUSTOM]
-    near = difflib.get_close_matches(spec.name.lower(), names, n=1, cutoff=0.4)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
     raise UserError(
-        f"unknown data set {spec.name!r}.{hint} Known sets: {', '.join(names)}. An owner/name of the hub or a "
-        "local path also works; its columns are images, problem and answer."
+        f"unknown data set {spec.name!r}.{did_you_mean(spec.name, names)} Known sets: {', '.join(names)}. "
+        "An owner/name of the hub or a local path also works; its columns are images, problem and answer."
     )
 
 

@@ -68,8 +68,12 @@ class PackedResponses:
                 logprobs = self.logprobs[logprob : logprob + length]
                 logprob += length
             token_ids = self.token_ids[token : token + length]
-            known = (None if number != number else number for number in numbers)
-            responses.append(StoredResponse(token_ids, logprobs, *known, step, scored_step, serial))
+            entropy, dependency, accuracy, form = (None if n != n else n for n in numbers)
+            responses.append(
+                StoredResponse(
+                    token_ids, logprobs, entropy, dependency, accuracy, form, step, scored_step, serial
+                )
+            )
             token += length
         return responses
 

@@ -146,7 +146,7 @@ class WorkerPool:
                 for key, _ in selector.select(max(0.0, nearest - time.monotonic())):
                     self._receive(key.data, waiting, selector)
                 for worker in [w for w in self._workers if w.job and w.deadline < time.monotonic()]:
-                    self._expire(worker, waiting, selector)
+                    self._lose(worker, waiting, selector, timed_out=True)
 
     def close(self) -> None:
         """End all processes; a later `run` starts new ones."""
@@ -213,18 +213,17 @@ class WorkerPool:
         else:
             job.outcome = Reason.UNPARSABLE
 
-    def _lose(self, worker: _Worker, waiting: deque[Job], selector: selectors.BaseSelector) -> None:
-        """Remove a worker whose whole process died."""
+    def _lose(
+        self,
+        worker: _Worker,
+        waiting: deque[Job],
+        selector: selectors.BaseSelector,
+        *,
+        timed_out: bool = False,
+    ) -> None:
+        """Remove a worker whose whole process died or did not reply in time."""
         if worker.is_ready:
-            self._settle_death(worker, False, waiting)
-            self._remove(worker, selector)
-        else:
-            self._retry_start(worker, waiting, selector)
-
-    def _expire(self, worker: _Worker, waiting: deque[Job], selector: selectors.BaseSelector) -> None:
-        """Remove a worker that did not reply in time."""
-        if worker.is_ready:
-            self._settle_death(worker, True, waiting)
+            self._settle_death(worker, timed_out, waiting)
             self._remove(worker, selector)
         else:
             self._retry_start(worker, waiting, selector)

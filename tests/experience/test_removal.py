@@ -1,4 +1,4 @@
-"""What is thrown out, by hand."""
+"""Which responses of a prompt and which rows are removed first, by hand."""
 
 import numpy as np
 

@@ -239,7 +239,10 @@ def test_a_group_stands_for_its_benchmarks_in_the_papers_order(elsewhere, monkey
 def test_the_groups_are_listed(capsys):
     assert main(["benchmarks"]) == 0
     shown = capsys.readouterr().out
-    assert "--benchmarks ood: scienceqa, hallusionbench, chartqapro, infographicvqa, realworldqa" in shown
+    assert "--benchmarks ood: scienceqa, hallusionbench, chartqapro, infographicvqa, realworldqa" in " ".join(
+        shown.split()
+    )
+    assert max(map(len, shown.splitlines())) <= 80
     assert main(["benchmarks", "--json"]) == 0
     known = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     groups = {one["name"]: one["groups"] for one in known if one["use"] != "training"}

@@ -144,7 +144,7 @@ def test_a_wrong_setting_is_refused_in_one_sentence(setting, sentence):
     ("mapping", "sentence"),
     [
         ({"train": {"lrr": 1}}, "There is no setting train.lrr; the nearest is train.lr."),
-        ({"train": 3}, "train is 3, but it is a section: give train.FIELD = value."),
+        ({"train": 3}, "train is 3, but it is a section; give train.FIELD = value."),
         ({"train": {"steps": True}}, "train.steps is True, but must be a whole number."),
         ({"model": {"path": 3}}, "model.path is 3, but must be text."),
         ({"eval": {"sets": "test"}}, "eval.sets is 'test', but must be a list, each item text."),

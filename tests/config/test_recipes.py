@@ -74,7 +74,7 @@ def test_a_file_may_name_its_recipe(tmp_path):
     file.write_text("recipe: geo3k-3b\ntrain: {steps: 3}\n")
     start = recipes.get("geo3k-3b")
     assert resolve(config_file=file) == replace(start, train=replace(start.train, steps=3))
-    with pytest.raises(UserError, match="--recipe says 'tiny': give one of them"):
+    with pytest.raises(UserError, match="--recipe is 'tiny'; give only one of them"):
         resolve("tiny", config_file=file)
 
 

@@ -21,8 +21,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from pivot import recipes
 from pivot.cli import eval_tables
+from pivot.cli.options import add_model_settings
 from pivot.errors import UserError
 from pivot.evaluate import benchmarks
 from pivot.evaluate.matching import GRADERS, BenchmarkJudge
@@ -70,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     sampling.add_argument("--seed", type=int, default=0, help="seed of the samples (default: 0)")
     sampling.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N (default: auto)")
-    add_model_settings(parser)
+    add_model_settings(parser, graders=tuple(GRADERS))
     data = parser.add_argument_group("data and output")
     data.add_argument(
         "--path",
@@ -91,24 +91,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     data.add_argument("--quiet", action="store_true", help="show no progress bar")
 
 
-def add_model_settings(parser: argparse.ArgumentParser, *, graded: bool = True) -> None:
-    """The options of `GivenOptions`; `pivot attention`, which grades nothing, has no --grader."""
-    group = parser.add_argument_group(
-        "model settings", "Default: those of the run that trained the model; for other models see --recipe."
-    )
-    group.add_argument(
-        "--recipe", metavar="NAME",
-        help=f"settings for models that no run trained: {', '.join(recipes.names())} (default: those of the runs given "
-        "beside them if these agree, else the paper's)",
-    )  # fmt: skip
-    if graded:
-        group.add_argument("--grader", choices=list(GRADERS), help="the verifier, or PAPO's grader")
-    group.add_argument("--max-tokens", type=int, metavar="N", help="longest response, in tokens")
-    group.add_argument("--min-pixels", type=int, metavar="N", help="smallest image area after resizing")
-    group.add_argument("--max-pixels", type=int, metavar="N", help="largest image area after resizing")
-    group.add_argument("--dtype", choices=("float32", "bfloat16"), help="dtype of the weights")
-
-
 def run(args: argparse.Namespace) -> int:
     console = Console()
     targets = [find_target(name) for name in dict.fromkeys(args.model)]
@@ -121,7 +103,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         for target, out in zip(targets, folders(targets, args.out), strict=True):
             entries[target.name] = _evaluate(target, sets, settings[target.name], out, args)
-            console.print(eval_tables.screen_table(target.name, entries[target.name]))
+            console.print(eval_tables.terminal_table(target.name, entries[target.name]))
             console.print(f"samples and scores: {out}", highlight=False, soft_wrap=True)
     except KeyboardInterrupt:
         print("pivot eval: stopped; run the same command again to continue", file=sys.stderr)

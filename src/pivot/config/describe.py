@@ -1,4 +1,4 @@
-"""Every setting with its value, type and doc: as text for a terminal, as Markdown for the docs."""
+"""Lists every setting with its value, type and description, as text or as Markdown."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def describe(config: Config | None = None) -> str:
 
 
 def describe_field(info: FieldInfo) -> list[str]:
-    """The lines of one field, indented below its section."""
+    """The lines of one field."""
     head = f"  {info.path} = {spell(info.value)}  ({short_type(info.hint)})"
     return [head, *textwrap.wrap(info.doc, WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6)]
 
@@ -35,7 +35,7 @@ def reference(config: Config | None = None) -> str:
     parts: list[str] = []
     for name, value in sections(config):
         rows = [_row(info) for info in all_fields(value, f"{name}.")]
-        table = ["| setting | default | type | what it is |", "|---|---|---|---|", *rows]
+        table = ["| setting | default | type | description |", "|---|---|---|---|", *rows]
         parts.append("\n".join([f"## `{name}`", section_doc(type(value)), "", *table]))
     return "\n\n".join(parts) + "\n"
 

@@ -1,6 +1,6 @@
 """Configurations from and to plain mappings, files and `--set a.b=c`.
 
-All three go one way: a nested mapping is laid over an existing configuration, section by section.
+All of them become a nested mapping that is applied to an existing configuration, section by section.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Section = TypeVar("Section")
 
 
 def to_dict(config: Any) -> dict[str, Any]:
-    """Nested mappings of JSON's own types; `from_dict` gives back an equal configuration."""
+    """Nested mappings of JSON types; `from_dict` restores an equal configuration."""
     return {field.name: _plain(getattr(config, field.name)) for field in fields(config)}
 
 
@@ -36,15 +36,15 @@ def _plain(value: Any) -> Any:
 
 
 def from_dict(mapping: Mapping[str, Any]) -> Config:
-    """The defaults with `mapping` laid over them."""
+    """The defaults, changed by `mapping`."""
     return overlay(Config(), mapping)
 
 
 def overlay(config: Section, mapping: Mapping[str, Any], prefix: str = "") -> Section:
-    """`config` with the values of a nested mapping; what the mapping does not name stays.
+    """`config` with the values of a nested mapping; all other values stay.
 
     Raises:
-        UserError: an unknown key (with the nearest known one), or a value of another type than its field.
+        UserError: an unknown key (names the nearest known one), or a value of the wrong type.
     """
     known = hints(type(config))
     changes: dict[str, Any] = {}
@@ -56,7 +56,7 @@ def overlay(config: Section, mapping: Mapping[str, Any], prefix: str = "") -> Se
     try:
         return replace(config, **changes)  # pyright: ignore[reportArgumentType]
     except ValueError as error:
-        # A section's own check; its sentence starts with the field's name.
+        # Raised by a section's own check; the message starts with the field's name.
         raise UserError(f"{prefix}{error}.") from error
 
 
@@ -66,7 +66,7 @@ def _value(present: Any, given: Any, hint: Any, path: str) -> Any:
     if not is_dataclass(hint):
         return coerce(given, hint, path)
     if not isinstance(given, Mapping):
-        raise UserError(f"{path} is {given!r}, but it is a section: give {path}.FIELD = value.")
+        raise UserError(f"{path} is {given!r}, but it is a section; give {path}.FIELD = value.")
     return overlay(present, given, f"{path}.")
 
 
@@ -94,7 +94,7 @@ def preset(name: str) -> Method:
 
 
 def apply_settings(config: Config, settings: Iterable[str]) -> Config:
-    """`config` with `section.field=value` words laid over it; of two words for one field the last counts.
+    """`config` changed by `section.field=value` settings; of two for one field the last counts.
 
     Example:
         apply_settings(config, ["train.lr=2e-6", "method.beta=0.3", "eval.sets=test,ood"])
@@ -109,7 +109,7 @@ def apply_settings(config: Config, settings: Iterable[str]) -> Config:
 
 
 def _place(mapping: dict[str, Any], path: str, text: str) -> None:
-    """Parse one setting by its field's type and put it into the nested mapping."""
+    """Parse one setting by the type of its field and put it into the nested mapping."""
     *parents, name = path.split(".")
     section: type = Config
     for depth, parent in enumerate(parents):
@@ -139,7 +139,7 @@ def _hint(section: type, name: str, where: str) -> Any:
 
 
 def load_file(path: str | Path) -> dict[str, Any]:
-    """The mapping in a YAML, TOML or JSON file; the name's ending says which it is."""
+    """The mapping in a YAML, TOML or JSON file, told apart by the file's suffix."""
     path = Path(path)
     readers = {".yaml": yaml.safe_load, ".yml": yaml.safe_load, ".toml": tomllib.loads, ".json": json.loads}
     if path.suffix not in readers:
@@ -163,7 +163,7 @@ def load_file(path: str | Path) -> dict[str, Any]:
 
 
 def _unknown(key: str, known: Mapping[str, Any], prefix: str) -> UserError:
-    """Names the nearest key of the section, else a setting of that name or with those words in its doc."""
+    """Suggests the nearest key of the section, else a setting with that name or with those words in its description."""
     if not difflib.get_close_matches(key, known, n=1, cutoff=0.8):
         words = key.replace("_", " ").lower()
         everything = list(all_fields(Config()))
@@ -175,7 +175,7 @@ def _unknown(key: str, known: Mapping[str, Any], prefix: str) -> UserError:
 
 
 def nearest(name: str, known: Iterable[str], prefix: str = "") -> str:
-    """`the nearest is train.lr`, or all there is where nothing is near."""
+    """`the nearest is train.lr`, or all known names if none is near."""
     known = list(known)
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
     if close:

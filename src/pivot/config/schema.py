@@ -1,6 +1,6 @@
-"""The fields of a configuration: dotted path, type, default and the docstring that stands under each.
+"""The fields of a configuration: dotted path, type, default and the docstring under each.
 
-Everything here follows from the dataclasses of `sections`; a new field needs no line in this room.
+All of it is derived from the dataclasses in `sections`; a new field needs no change here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 @dataclass(frozen=True)
 class FieldInfo:
-    """One thing that can be set.
+    """One setting.
 
     Example:
         FieldInfo(path="train.lr", hint=float, value=1e-06, doc="AdamW's learning rate (Section 5.1).")
@@ -38,7 +38,7 @@ def hints(section: type) -> dict[str, Any]:
 
 @cache
 def field_docs(section: type) -> dict[str, str]:
-    """Field -> the docstring under it, on one line; "" where there is none."""
+    """Field -> the docstring under it, on one line; "" if there is none."""
     body = ast.parse(textwrap.dedent(inspect.getsource(section))).body[0]
     assert isinstance(body, ast.ClassDef)
     docs = dict.fromkeys(hints(section), "")
@@ -58,12 +58,12 @@ def _string(statement: ast.stmt) -> str:
 
 
 def section_doc(section: type) -> str:
-    """First line of the section's own docstring."""
+    """First line of the section's docstring."""
     return (inspect.getdoc(section) or "").split("\n", 1)[0]
 
 
 def sections(config: Any) -> Iterator[tuple[str, Any]]:
-    """Name and value of every section, in order; fields that are no section are left out."""
+    """Name and value of every section, in order."""
     for name in hints(type(config)):
         value = getattr(config, name)
         if is_dataclass(value):
@@ -71,7 +71,7 @@ def sections(config: Any) -> Iterator[tuple[str, Any]]:
 
 
 def all_fields(config: Any, prefix: str = "") -> Iterator[FieldInfo]:
-    """Every leaf below `config` with its present value, depth first."""
+    """Every field below `config` with its value, depth first."""
     docs = field_docs(type(config))
     for name, hint in hints(type(config)).items():
         value = getattr(config, name)
@@ -82,12 +82,12 @@ def all_fields(config: Any, prefix: str = "") -> Iterator[FieldInfo]:
 
 
 def is_optional(hint: Any) -> bool:
-    """Whether None is a value of the type."""
+    """Whether the type allows None."""
     return get_origin(hint) in (Union, UnionType) and NoneType in get_args(hint)
 
 
 def without_none(hint: Any) -> Any:
-    """X of `X | None`; any other type as it is."""
+    """X of `X | None`; any other type unchanged."""
     if not is_optional(hint):
         return hint
     remaining = [member for member in get_args(hint) if member is not NoneType]
@@ -96,7 +96,7 @@ def without_none(hint: Any) -> Any:
 
 
 def describe_type(hint: Any) -> str:
-    """What may be given, in words: `a number or null`, `one of patch, grey, gaussian`."""
+    """The type in words: `a number or null`, `one of patch, grey, gaussian`."""
     if is_optional(hint):
         return f"{describe_type(without_none(hint))} or null"
     if get_origin(hint) is Literal:
@@ -107,7 +107,7 @@ def describe_type(hint: Any) -> str:
 
 
 def short_type(hint: Any) -> str:
-    """The type as one writes it: `int | None`, `patch | grey | gaussian`, `list of str`."""
+    """The type in short: `int | null`, `patch | grey | gaussian`, `list of str`."""
     if is_optional(hint):
         return f"{short_type(without_none(hint))} | null"
     if get_origin(hint) is Literal:

@@ -15,7 +15,7 @@ import numpy as np
 
 from pivot.durable import write_bytes
 from pivot.errors import UserError
-from pivot.report.charts import Chart, Curve, LineChart, Series, smooth
+from pivot.report.charts import FEWEST_TO_SMOOTH, Chart, Curve, LineChart, Series, smooth
 from pivot.report.comparison_tables import accuracy_tables, average, overhead_table
 from pivot.report.figures import save_figures
 from pivot.report.groups import RunGroup, RunGroups, Sweep, check_baseline, find_baseline, group_runs
@@ -78,7 +78,9 @@ def overlaid(compared: RunGroups) -> list[Chart]:
         key = next(iter(panel.keys))
         curves = tuple(c for i, group in enumerate(groups) if (c := _curve(group, key, i, panel)) is not None)
         if curves:
-            charts.append(replace(panel.chart(curves, "compared-"), faint=len(curves) <= MOST_FAINT))
+            note = panel.note if len(panel.keys) == 1 else panel.keys[key].capitalize()
+            chart = replace(panel.chart(curves, "compared-"), note=note)
+            charts.append(replace(chart, faint=len(curves) <= MOST_FAINT))
     return charts
 
 
@@ -113,7 +115,9 @@ def _curve(group: RunGroup, key: str, colour: int, panel: Panel) -> Curve | None
 
 
 def _curves_intro(compared: RunGroups) -> str:
-    text = "Mean over seeds, smoothed; bands are one standard deviation over seeds."
+    text = f"Curves of at least {FEWEST_TO_SMOOTH} points are smoothed."
+    if any(len(group.runs) > 1 for group in compared.groups):
+        text += " Means over seeds, with bands of one standard deviation."
     left_out = len(compared.groups) > MOST_CURVES and len(compared.representatives) < len(compared.groups)
     return text + (" Variants of a sweep are not shown." if left_out else "")
 

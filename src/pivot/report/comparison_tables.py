@@ -223,11 +223,11 @@ def overhead_table(groups: list[RunGroup], baseline: RunGroup | None) -> Table |
         return None
     base = None if baseline is None else baseline.mean("time/step")
     columns: dict[Column, list[Value]] = {
-        Column("s / step", best=None, form=".3g"): [group.mean("time/step") for group in timed],
+        Column("s / step", best=None, form=".3f"): [group.mean("time/step") for group in timed],
         Column("Δ, %", best=None, form="+.1f"): [None if g is baseline else _gain(g, base) for g in timed],
     }
     for phase in PHASES:
-        columns[Column(f"{phase}, s", best=None, form=".3g")] = [
+        columns[Column(f"{phase}, s", best=None, form=".3f")] = [
             group.mean(f"time/{phase}") for group in timed
         ]
     columns[Column("buffer, MB", best=None)] = [group.last("buffer/megabytes") for group in timed]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
@@ -50,7 +50,7 @@ class Page:
         inside = f"{caption}{_keys(chart)}{drawing.svg}"
         return f'<figure class="chart" data-chart="{escape(chart.name)}">{inside}</figure>'
 
-    def charts(self, charts: list[Chart], style: str = "charts") -> str:
+    def charts(self, charts: Sequence[Chart], style: str = "charts") -> str:
         return f'<div class="{style}">{"".join(map(self.chart, charts))}</div>' if charts else ""
 
     def html(self) -> str:

@@ -116,10 +116,10 @@ BUFFER = (
 )
 
 
-def line_charts(run: RunData, panels: tuple[Panel, ...]) -> list[Chart]:
+def line_charts(run: RunData, panels: tuple[Panel, ...]) -> list[LineChart]:
     """The charts of some panels, with a mark at the step where replay starts."""
     marks = replay_start(run)
-    charts: list[Chart] = []
+    charts: list[LineChart] = []
     for panel in panels:
         logged = [(label, run.series(key)) for key, label in panel.keys.items()]
         curves = tuple(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from datetime import datetime
 from html import escape
 from pathlib import Path
@@ -145,11 +146,15 @@ def _time_tile(run: RunData) -> str:
     return _tile("time", "Mean time per step", value, f"{len(series)} steps in {whole}")
 
 
-def _training(page: Page, run: RunData) -> list[Chart]:
+def _training(page: Page, run: RunData) -> Sequence[Chart]:
     charts = panels.line_charts(run, panels.TRAINING)
     if charts:
         width = round(smoothing_width(run.series("step")))
-        intro = f"Strong lines are smoothed (Gaussian, σ = {width} steps), faint lines are the logged values."
+        intro = "Values of every step."
+        if any(curve.smoothed is not None for chart in charts for curve in chart.curves):
+            intro = (
+                f"Strong lines are smoothed (Gaussian, σ = {width} steps), faint lines are the logged values."
+            )
         page.add("training", "Training dynamics", page.charts(charts), intro)
     return charts
 

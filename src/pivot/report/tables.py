@@ -124,7 +124,11 @@ def _csv_cell(value: object) -> object:
 
 def to_html(table: Table) -> str:
     marks = {1: "<b>{}</b>", 2: "<u>{}</u>"}
-    head = "".join(f'<th scope="col">{html.escape(name)}</th>' for name in _headings(table))
+    styles = [""] * (1 + len(table.columns)) + [' class="note"']
+    head = "".join(
+        f'<th scope="col"{style}>{html.escape(name)}</th>'
+        for name, style in zip(_headings(table), styles, strict=False)
+    )
     body = []
     for row, (label, cells) in zip(table.rows, _marked(table), strict=True):
         line = "".join(

@@ -3,10 +3,12 @@
 import pytest
 
 from pivot.evaluate.mixes import ASPECTS, UNKNOWN, mix_notes
-from pivot.evaluate.sampling import Draws
-from pivot.evaluate.settings import EvaluationSettings, recorded
+from pivot.evaluate.settings import EvaluationSettings, evaluation_request, recorded
+from pivot.sampling import Sampling
 
-SETTINGS = recorded(EvaluationSettings(Draws(), min_pixels=200704, max_pixels=1003520))
+SETTINGS = recorded(
+    EvaluationSettings(evaluation_request(8, Sampling()), min_pixels=200704, max_pixels=1003520)
+)
 
 
 def entry(samples=8, prompts=601, **settings):

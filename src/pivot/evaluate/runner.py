@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from pivot.evaluate.samples_file import SamplesFile
-from pivot.evaluate.sampling import Sampler, graded_samples
+from pivot.evaluate.sampling import graded_samples
 from pivot.evaluate.scoring import Graded, score
 from pivot.evaluate.sets import EvaluationSet
 from pivot.evaluate.settings import EvaluationSettings, recorded
 from pivot.evaluate.target import Target
 from pivot.rewards.judge import Judge
+from pivot.sampling import Sampler
 from pivot.types import Prompt
 
 Track = Callable[[Iterable[Any], str, int, int], Iterable[Any]]
@@ -43,14 +44,14 @@ class Evaluator:
 
     def evaluate(self, chosen: EvaluationSet, settings: EvaluationSettings) -> dict[str, Any]:
         """An entry of scores.json."""
-        blank = settings.draws.blank
+        blank = settings.request.blank
         name = f"{chosen.name}-blank" if blank else chosen.name
         file = SamplesFile(self.out, name, identity(self.target, chosen.name, settings))
         samples = file.finished(chosen.prompts)
         missing = [prompt for prompt in chosen.prompts if prompt.id not in samples]
         if missing:
             note = f"{self.target.title} on {chosen.name}{' (blank images)' if blank else ''}"
-            drawn = graded_samples(self.open_sampler(), missing, self.judge, settings.draws)
+            drawn = graded_samples(self.open_sampler(), missing, self.judge, settings.request)
             for graded in self.track(drawn, note, len(samples), len(chosen.prompts)):
                 samples[graded.prompt.id] = file.append(graded)
         return {

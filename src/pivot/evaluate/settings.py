@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from pivot.data import template
-from pivot.evaluate.sampling import Draws
+from pivot.sampling import SampleRequest, Sampling
 
 Dtype = Literal["float32", "bfloat16"]
 
@@ -17,10 +17,10 @@ class EvaluationSettings:
     """How a model is evaluated.
 
     Example:
-        EvaluationSettings(Draws(8, Sampling(max_tokens=2048)), min_pixels=200704, max_pixels=1003520)
+        EvaluationSettings(evaluation_request(8, Sampling(max_tokens=2048)), min_pixels=200704, max_pixels=1003520)
     """
 
-    draws: Draws
+    request: SampleRequest
     grader: str = "pivot"
     engine: str = "embedded"
     dtype: Dtype = "float32"
@@ -30,17 +30,24 @@ class EvaluationSettings:
     """Largest image area after resizing; None: what the model's files say."""
 
 
+def evaluation_request(
+    num_samples: int, sampling: Sampling, seed: int = 0, blank: bool = False
+) -> SampleRequest:
+    """Draws that depend on (seed, prompt, sample) alone, so that a resumed evaluation is the same."""
+    return SampleRequest(num_samples, sampling, key=(seed, "evaluation"), blank=blank)
+
+
 def recorded(settings: EvaluationSettings) -> dict[str, Any]:
     """The `settings` of an entry: equal ones make scores comparable (but for the seed, which is only a draw)."""
-    draws = settings.draws
+    request = settings.request
     return {
-        "blank": draws.blank,
-        "samples": draws.num_samples,
-        "temperature": draws.sampling.temperature,
-        "top_p": draws.sampling.top_p,
-        "top_k": draws.sampling.top_k,
-        "max_tokens": draws.sampling.max_tokens,
-        "seed": draws.seed,
+        "blank": request.blank,
+        "samples": request.num_samples,
+        "temperature": request.sampling.temperature,
+        "top_p": request.sampling.top_p,
+        "top_k": request.sampling.top_k,
+        "max_tokens": request.sampling.max_tokens,
+        "seed": request.key[0],
         "grader": settings.grader,
         "engine": settings.engine,
         "dtype": settings.dtype,

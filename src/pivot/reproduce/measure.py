@@ -12,7 +12,8 @@ import torch
 
 from pivot.config import Config
 from pivot.evaluate import attention
-from pivot.evaluate.sampling import Draws, GradedPrompt, PolicySampler, graded_samples
+from pivot.evaluate.sampling import GradedPrompt, graded_samples
+from pivot.evaluate.settings import evaluation_request
 from pivot.method import visual_support
 from pivot.models.corruption import Corruption, Corruptor
 from pivot.models.policy import Policy
@@ -20,6 +21,7 @@ from pivot.models.rows import PromptWithResponses
 from pivot.reproduce.kinds import KINDS, ORIGINS, origin, token_kinds
 from pivot.reproduce.plan import Measure, World
 from pivot.rewards.judge import Judge, VerifierJudge
+from pivot.sampling import NativeSampler
 from pivot.tiny import procedural
 from pivot.training.build import build_judge, evaluation_sampling
 from pivot.training.packing import Packing
@@ -72,9 +74,11 @@ class _Sampler:
         self, prompts: Sequence[Prompt], num_samples: int, *, blank: bool = False
     ) -> list[GradedPrompt]:
         """In the order of the prompts, whatever order they finish in."""
-        draws = Draws(num_samples, evaluation_sampling(self.config), self.config.train.seed, blank)
+        request = evaluation_request(
+            num_samples, evaluation_sampling(self.config), self.config.train.seed, blank
+        )
         found = {
-            g.prompt.id: g for g in graded_samples(PolicySampler(self.policy), prompts, self.judge, draws)
+            g.prompt.id: g for g in graded_samples(NativeSampler(self.policy), prompts, self.judge, request)
         }
         return [found[prompt.id] for prompt in prompts]
 

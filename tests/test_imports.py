@@ -12,7 +12,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "src" / "pivot"
 
 LAYERS: tuple[set[str], ...] = (
-    {"errors", "types", "durable", "seeding", "jsonl"},
+    {"errors", "types", "durable", "seeding", "jsonl", "terminal"},
     {"method"},
     {"experience", "data", "rewards", "tiny"},
     {"models"},
@@ -77,6 +77,7 @@ def test_rooms_of_one_layer_do_not_import_each_other_in_a_circle() -> None:
 def test_sweep_knows_neither_the_command_line_nor_the_tiny_study() -> None:
     allowed = {
         "errors",
+        "durable",
         "jsonl",
         "config",
         "recipes",

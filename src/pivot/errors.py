@@ -1,5 +1,5 @@
-"""The one exception for a user's mistake."""
+"""The exception for a user's mistake."""
 
 
 class UserError(Exception):
-    """One clear sentence: what was given, what was expected, what to do. The command prints it and exits 2."""
+    """One sentence: what was given, what was expected, what to do. The command prints it and exits with code 2."""

@@ -9,7 +9,7 @@ import pytest
 from pivot import recipes, tiny
 from pivot.cli import main
 from pivot.config import apply_settings, to_dict
-from pivot.report.evaluation import evaluation_table
+from pivot.report.evaluations import evaluation_table
 from pivot.report.run import read_run
 
 

@@ -10,11 +10,12 @@ import pytest
 from pivot import recipes
 from pivot.config import apply_settings, to_dict
 from pivot.errors import UserError
-from pivot.evaluate.judging import BenchmarkJudge
-from pivot.evaluate.runner import Evaluator, identity, summarise_samples
-from pivot.evaluate.samples_file import SamplesFile, prompt_digest
+from pivot.evaluate.matching import BenchmarkJudge
+from pivot.evaluate.runner import Evaluator, SamplesFile, identity, prompt_digest
+from pivot.evaluate.sampling import evaluation_request
+from pivot.evaluate.scoring import from_rows, summarise
 from pivot.evaluate.sets import EvaluationSet, SetOptions, load_sets
-from pivot.evaluate.settings import EvaluationSettings, evaluation_request
+from pivot.evaluate.settings import EvaluationSettings
 from pivot.evaluate.target import find_target
 from pivot.sampling import NativeSampler, Sampling
 from pivot.tiny import procedural
@@ -141,7 +142,7 @@ def test_a_file_of_other_settings_under_this_name_is_refused(tmp_path):
     file = SamplesFile(tmp_path, "x", identity(target, "tiny-test", SETTINGS))
     text = file.path.read_text().replace('"seed": 0', '"seed": 1')
     file.path.write_text(text)
-    with pytest.raises(UserError, match="move it away"):
+    with pytest.raises(UserError, match="move the file away"):
         SamplesFile(tmp_path, "x", identity(target, "tiny-test", SETTINGS))
 
 
@@ -163,11 +164,8 @@ def test_scores_of_hand_written_lines():
         return {"correct": correct, "format": 1.0, "tokens": tokens, "truncated": tokens == 30}
 
     prompts = [Prompt("a", "", "1", task="x"), Prompt("b", "", "1", task="y")]
-    found = summarise_samples(
-        "any",
-        prompts,
-        {"a": [sample(True, 10), sample(False, 20)], "b": [sample(False, 30), sample(False, 20)]},
-    )
+    rows = [sample(True, 10), sample(False, 20)], [sample(False, 30), sample(False, 20)]
+    found = summarise([from_rows(*pair) for pair in zip(prompts, rows, strict=True)])
     assert found["accuracy"] == 0.25
     assert found["pass_at_k"] == {"1": 0.25, "2": 0.5}
     assert found["length"] == 20

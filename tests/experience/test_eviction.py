@@ -3,7 +3,8 @@
 import numpy as np
 
 from pivot.experience import StoredResponse
-from pivot.experience.eviction import lightest_row, surviving_responses
+from pivot.experience.buffer import lightest_row
+from pivot.experience.packing import surviving_responses
 
 
 def stored(serial: int, *token_ids: int) -> StoredResponse:

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from pivot.experience.sampler import draw_without_replacement
+from pivot.experience.replay import draw_without_replacement
 
 CHI_SQUARE_999 = {11: 31.264, 59: 98.324}
 """The 0.999 quantiles of chi-square by degrees of freedom, from tables."""

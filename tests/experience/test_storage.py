@@ -7,6 +7,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from pivot.errors import UserError
@@ -143,6 +144,25 @@ def test_the_header_is_readable_json(tmp_path):
     raw = (tmp_path / FILE_NAME).read_bytes()
     header = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])["__metadata__"]
     assert json.loads(header["meta"])["generator"]["bit_generator"] == "PCG64"
+
+
+def test_equal_buffers_have_equal_files(tmp_path):
+    files = set()
+    for _ in range(20):
+        filled().save(tmp_path)
+        files.add((tmp_path / FILE_NAME).read_bytes())
+    assert len(files) == 1
+
+
+def test_a_file_of_the_librarys_own_writer_is_read(tmp_path):
+    """Checkpoints of earlier versions were written by safetensors itself, with the same content in another order."""
+    buffer = filled()
+    buffer.save(tmp_path)
+    path = tmp_path / FILE_NAME
+    with safe_open(path, framework="numpy") as file:
+        header = file.metadata()
+    save_file(load_file(path), path, metadata=header)
+    assert_same_state(ExperienceBuffer.load(tmp_path).state_dict(), buffer.state_dict())
 
 
 def test_memory_stays_close_to_the_bytes_of_the_token_ids():

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pivot.rewards.verifier.exact import Exact, OutOfBounds, Unreadable
-from pivot.rewards.verifier.expression import evaluate
+from pivot.rewards.verifier.expressions import evaluate
 
 
 def as_float(value: Exact) -> float:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pivot.errors import UserError
 from pivot.rewards.verifier import Reason, Verifier, check_answer
 from pivot.rewards.verifier.pool import Job, WorkerPool
 
@@ -264,3 +265,49 @@ def test_fuzzed_expressions_are_decided_quickly(text: str, answer: str) -> None:
 @given(st.text(st.characters(), max_size=300), st.text(max_size=50))
 def test_any_unicode_is_decided_quickly(text: str, answer: str) -> None:
     assert check_answer(text, answer) in (None, *Reason)
+
+
+def killed_starts(monkeypatch: pytest.MonkeyPatch, count: int) -> list[int]:
+    """Kill the first `count` workers right after they are started; returns the process ids of all workers."""
+    started: list[int] = []
+    popen = subprocess.Popen
+
+    def start(*args, **kwargs):
+        process = popen(*args, **kwargs)
+        started.append(process.pid)
+        if len(started) <= count:
+            os.kill(process.pid, signal.SIGKILL)
+        return process
+
+    monkeypatch.setattr("pivot.rewards.verifier.pool.subprocess.Popen", start)
+    return started
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_worker_killed_while_it_starts_is_started_again(
+    monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    started = killed_starts(monkeypatch, count)
+    with Verifier(workers=1, seconds=10.0) as verifier:
+        assert verifier.grade(r"\boxed{\log_2 8}", "3").correct
+    assert len(started) == count + 1
+
+
+def test_workers_that_never_start_are_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    started = killed_starts(monkeypatch, 100)
+    with (
+        Verifier(workers=2) as verifier,
+        pytest.raises(UserError, match="failed to start 3 times in a row"),
+    ):
+        verifier.grade_many([r"\boxed{\log_2 8}"] * 4, ["3"] * 4)
+    assert len(started) <= 4
+    assert not any(map(is_running, started))
+
+
+def test_two_idle_workers_that_were_killed_cost_no_answer() -> None:
+    with Verifier(workers=2, seconds=10.0) as verifier:
+        verifier.grade_many([r"\boxed{\log_2 8}"] * 6, ["3"] * 6)
+        for pid in verifier.pool.pids:
+            os.killpg(pid, signal.SIGKILL)
+        time.sleep(0.2)
+        assert verifier.grade(r"\boxed{\log_2 16}", "4").correct

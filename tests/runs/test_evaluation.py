@@ -9,7 +9,8 @@ from PIL import Image
 from pivot import recipes
 from pivot.config import apply_settings
 from pivot.evaluate.runner import identity
-from pivot.evaluate.settings import EvaluationSettings, evaluation_request
+from pivot.evaluate.sampling import evaluation_request
+from pivot.evaluate.settings import EvaluationSettings
 from pivot.evaluate.target import find_target
 from pivot.rewards.judge import VerifierJudge
 from pivot.runs.evaluation import Evaluation, settings_of

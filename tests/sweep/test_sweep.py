@@ -228,7 +228,7 @@ def test_a_sweep_in_processes_of_its_own_is_killed_and_goes_on(plan_file, tmp_pa
     os.kill(sweep.pid, signal.SIGTERM)
     said, _ = sweep.communicate(timeout=240)
     assert sweep.returncode == 3, said
-    assert "stopped; the same command goes on" in said
+    assert "stopped; the same command continues" in said
     (run,) = out.glob("dapo-*")
     assert json.loads((run / "run.json").read_text())["status"] == "stopped"
     base = out / next(out.glob("base-*")).name / "eval" / "scores.json"

@@ -7,12 +7,14 @@ their command is asked for, so that `pivot --help` and `pivot grade` don't wait 
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import os
 import sys
 
 from pivot import __version__
 from pivot.errors import UserError
+from pivot.terminal import printable
 
 COMMANDS = {
     "train": "train a model with PIVOT or any method it is compared with",
@@ -20,7 +22,6 @@ COMMANDS = {
     "report": "one HTML page and figures from a run's folder",
     "compare": "curves and tables of several runs",
     "sweep": "many runs from one plan: arms and seeds, trained, evaluated, in one table",
-    "reproduce": "the paper's comparison on the tiny world, with seeds, intervals and verdicts",
     "attention": "attention of responses to image tokens, layer by layer",
     "buffer": "what is in a run's experience buffer",
     "grade": "grade JSON lines of responses and answers from standard input",
@@ -31,6 +32,7 @@ COMMANDS = {
     "pretrain": "make the tiny starting checkpoint from nothing",
 }
 """Command -> one line of help; the module is `pivot.cli.COMMAND`."""
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -43,17 +45,33 @@ def main(argv: list[str] | None = None) -> int:
         parser.print_help()
         return 0
     try:
-        return importlib.import_module(f"pivot.cli.{args.command}").run(args)
+        code = importlib.import_module(f"pivot.cli.{args.command}").run(args)
+        sys.stdout.flush()
+        return code
     except UserError as mistake:
-        print(f"pivot {args.command}: {mistake}", file=sys.stderr)
+        print(f"pivot {args.command}: {printable(str(mistake))}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print(f"pivot {args.command}: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
         # The reader of a pipe went away (`pivot ... | head`): that is not an error.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
         return 0
+    except OSError as refusal:
+        if refusal.errno not in _FULL or refusal.filename is not None:
+            raise
+        _discard_output()
+        print(
+            f"pivot {args.command}: cannot write the output: {os.strerror(refusal.errno).lower()}",
+            file=sys.stderr,
+        )
+        return 1
+
+
+def _discard_output() -> None:
+    """Send what is still buffered nowhere; Python would fail on it again at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _parser(argv: list[str]) -> argparse.ArgumentParser:

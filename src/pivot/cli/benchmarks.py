@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from pivot.data import TRAINING_SETS, Format
-from pivot.evaluate.benchmarks import BENCHMARKS, GROUPS, OUT_OF_DOMAIN, Benchmark
+from pivot.evaluate.benchmarks import BENCHMARKS, GROUPS, Benchmark
 
 _HEADINGS = ("name", "use", "hub id", "split", "rows", "answers are matched by", "tested on")
 
@@ -72,4 +72,4 @@ def _groups(known: Format) -> list[str]:
 def _use(known: Format) -> str:
     if not isinstance(known, Benchmark):
         return "training"
-    return "out of domain" if known.name in OUT_OF_DOMAIN else "benchmark"
+    return "out of domain" if known.name in GROUPS["ood"] else "benchmark"

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.table import Table as ScreenTable
 
-from pivot.evaluate.mixes import mix_notes
+from pivot.evaluate.settings import comparability_notes
 from pivot.report import tables
 
 Entry = dict[str, Any]
@@ -69,7 +69,9 @@ def comparison(entries: dict[str, list[Entry]], *, blank: bool) -> tables.Table 
     with_mean = len(names) > 1
     best = None if blank else "high"
     columns = [tables.Column(name, best) for name in [*names, *["Avg."] * with_mean]]
-    notes = mix_notes([{name: [entry] for name, entry in found.items()} for found in shown.values()])
+    notes = comparability_notes(
+        [{name: [entry] for name, entry in found.items()} for found in shown.values()]
+    )
     rows = []
     for (model, found), note in zip(scores.items(), notes, strict=True):
         values = [found[name] for name in names]

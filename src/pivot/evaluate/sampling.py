@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pivot.rewards.judge import Judge
-from pivot.sampling import Sampler, SampleRequest
+from pivot.sampling import Sampler, SampleRequest, Sampling
 from pivot.types import Prompt, Response
 
 
@@ -16,6 +16,13 @@ class GradedPrompt:
 
     prompt: Prompt
     responses: list[Response]
+
+
+def evaluation_request(
+    num_samples: int = 8, sampling: Sampling | None = None, seed: int = 0, blank: bool = False
+) -> SampleRequest:
+    """The draws depend on (seed, prompt, sample) alone, so that a resumed evaluation gives the same responses."""
+    return SampleRequest(num_samples, sampling or Sampling(), key=(seed, "evaluation"), blank=blank)
 
 
 def graded_samples(

@@ -9,9 +9,9 @@ from typing import Any
 
 from pivot.config import Config
 from pivot.errors import UserError
-from pivot.evaluate.sampling import GradedPrompt, graded_samples
-from pivot.evaluate.settings import EvaluationSettings, evaluation_request, recorded
-from pivot.evaluate.summary import summarise
+from pivot.evaluate.sampling import GradedPrompt, evaluation_request, graded_samples
+from pivot.evaluate.scoring import as_graded, summarise
+from pivot.evaluate.settings import EvaluationSettings, recorded
 from pivot.models.policy import Policy
 from pivot.rewards.judge import Judge
 from pivot.runs.progress import Progress
@@ -81,7 +81,7 @@ class Evaluation:
     def validate(self, policy: Policy, prompts: Sequence[Prompt]) -> dict[str, float]:
         """`eval/` metrics of a step."""
         found = self._sample(policy, prompts, self._request(self.config.eval.samples), "validation")
-        entry = summarise(found)
+        entry = summarise(as_graded(found))
         return {f"eval/{name}": entry[name] for name in ("accuracy", "format", "length")}
 
     def table(self, policy: Policy, sets: dict[str, list[Prompt]], when: str) -> list[dict[str, Any]]:
@@ -94,7 +94,7 @@ class Evaluation:
                 found = self._sample(policy, prompts, request, note)
                 labels = {"name": name, "when": when, "model": self.config.model.path, "blank": blank}
                 how = recorded(settings_of(self.config, policy, request, self.engine))
-                entries.append({**summarise(found, **labels), "settings": how})
+                entries.append({**summarise(as_graded(found), **labels), "settings": how})
         return entries
 
     def _request(self, num_samples: int, blank: bool = False) -> SampleRequest:

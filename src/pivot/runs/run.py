@@ -10,7 +10,7 @@ from typing import Any
 
 from pivot.config import Config, from_dict, to_dict
 from pivot.errors import UserError
-from pivot.evaluate.summary import add_scores
+from pivot.evaluate.scoring import add_scores
 from pivot.rewards.judge import Judge
 from pivot.runs.card import write_card
 from pivot.runs.checkpoint import Checkpoint, CheckpointStore

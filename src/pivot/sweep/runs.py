@@ -17,7 +17,7 @@ from pivot.config.validation import problems
 from pivot.errors import UserError
 from pivot.evaluate.sets import expand
 from pivot.runs.folder import has_progress
-from pivot.sweep.plan import Arm, Engine, Plan
+from pivot.sweep.plan import MEASURES, Arm, Engine, Plan
 
 NO_NUMBERS = ("recipe", "log", "checkpoint")
 """Fields and sections that change no number of a run."""
@@ -46,7 +46,7 @@ class SweepRun:
     """What `--set` gives the recipe and method, in order."""
     folder: Path
     missing: tuple[str, ...] = ()
-    """Settings that only the user can give, and has not."""
+    """Settings that only the user can give, and did not."""
     overrides: Overrides = field(default_factory=Overrides)
 
     @property
@@ -80,7 +80,7 @@ class SweepRun:
         return [*words, "--out", str(self.folder)]
 
     def next_train_command(self) -> list[str]:
-        """From the beginning, or from where it stopped."""
+        """From the beginning, or from the last checkpoint."""
         if has_progress(self.folder):
             return ["train", "--resume", str(self.folder)]
         return self.train_command(self.plan.engine)
@@ -129,12 +129,25 @@ def _arm_runs(plan: Plan, name: str, arm: Arm, out: Path, overrides: Overrides) 
         missing = tuple(path for path in arm.needs if _value(config, path) is None and any(problems(config)))
         if not missing:
             validate(config)
+            _check_curve(plan, config)
         folder = out / _folder_name(plan, arm, seed, config, given)
         yield SweepRun(plan, name, seed, config, settings, folder, missing, overrides)
 
 
+def _check_curve(plan: Plan, config: Config) -> None:
+    """Screening and measures of the validation curve need one."""
+    asked = [
+        claim.measure for claim in plan.claims if claim.measure in MEASURES and claim.measure != "accuracy"
+    ]
+    if config.eval.every < 1 and (plan.screen or asked):
+        what = f"a claim about {asked[0]!r}" if asked else "screen"
+        raise UserError(
+            f"{what} needs the validation curve, but eval.every is 0: set how often it is measured."
+        )
+
+
 def _belongs(setting: str, arm: Arm, plan: Plan) -> bool:
-    """A setting that some arms need is theirs alone: for the others it would make another run of the same thing."""
+    """A setting that some arms need goes to them alone: it would give the others another digest for the same run."""
     path = setting.partition("=")[0].strip()
     needed = any(path in other.needs for other in plan.arms.values())
     return path in arm.needs or not needed

@@ -14,7 +14,7 @@ from pivot.engines.verl.failures import explain
 from pivot.engines.verl.files import PROGRESS, STOP
 from pivot.engines.verl.jobs import Ranks
 from pivot.errors import UserError
-from pivot.evaluate.summary import add_scores
+from pivot.evaluate.scoring import add_scores
 from pivot.models.policy import Policy
 from pivot.rewards.judge import Judge
 from pivot.runs.card import write_card

@@ -14,12 +14,13 @@ from experiments.tiny_world.kinds import KINDS, ORIGINS, origin, token_kinds
 from experiments.tiny_world.plan import Measure, World
 from pivot.config import Config
 from pivot.evaluate import attention
-from pivot.evaluate.sampling import Draws, GradedPrompt, PolicySampler, graded_samples
+from pivot.evaluate.sampling import GradedPrompt, evaluation_request, graded_samples
 from pivot.method import visual_support
 from pivot.models.corruption import Corruption, Corruptor
 from pivot.models.policy import Policy
 from pivot.models.rows import PromptWithResponses
 from pivot.rewards.judge import Judge, VerifierJudge
+from pivot.sampling import NativeSampler
 from pivot.tiny import procedural
 from pivot.training.build import build_judge, evaluation_sampling
 from pivot.training.packing import Packing
@@ -72,9 +73,11 @@ class _Sampler:
         self, prompts: Sequence[Prompt], num_samples: int, *, blank: bool = False
     ) -> list[GradedPrompt]:
         """In the order of the prompts, whatever order they finish in."""
-        draws = Draws(num_samples, evaluation_sampling(self.config), self.config.train.seed, blank)
+        request = evaluation_request(
+            num_samples, evaluation_sampling(self.config), self.config.train.seed, blank
+        )
         found = {
-            g.prompt.id: g for g in graded_samples(PolicySampler(self.policy), prompts, self.judge, draws)
+            g.prompt.id: g for g in graded_samples(NativeSampler(self.policy), prompts, self.judge, request)
         }
         return [found[prompt.id] for prompt in prompts]
 

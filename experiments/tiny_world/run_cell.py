@@ -26,7 +26,7 @@ from pivot import __version__
 from pivot.config import Config
 from pivot.durable import write_bytes
 from pivot.errors import UserError
-from pivot.evaluate.sampling import Draws
+from pivot.evaluate.sampling import evaluation_request
 from pivot.evaluate.scoring import add_scores, as_graded
 from pivot.evaluate.scoring import summarise as summarise_entry
 from pivot.evaluate.settings import recorded
@@ -129,9 +129,9 @@ def _note_scores(run: Path, config: Config, measured: Measured, policy: Policy) 
     for name, graded in measured.graded.items():
         blank = name == "blank"
         labels = {"name": f"tiny-{'test' if blank else name}", "when": "after", "blank": blank}
-        draws = Draws(len(graded[0].responses), sampling, seed, blank)
+        request = evaluation_request(len(graded[0].responses), sampling, seed, blank)
         # Final sets are graded by the verifier, also where a world trains with a reward of its own.
-        how = replace(settings_of(config, policy, draws), grader=config.reward.grader)
+        how = replace(settings_of(config, policy, request), grader=config.reward.grader)
         entry = summarise_entry(as_graded(graded), model=config.model.path, **labels)
         entries.append({**entry, "settings": recorded(how)})
     add_scores(run / "eval" / "scores.json", entries)

@@ -126,7 +126,6 @@ def test_a_method_made_in_python_comes_back_from_a_complete_mapping():
         ("train.steps=1.5", "train.steps is 1.5, but must be a whole number."),
         ("data.size=many", "data.size is 'many', but must be a whole number or null."),
         ("eval.blank=7", "eval.blank is 7, but must be true or false."),
-        ("corruption.kind=blue", "corruption.kind is 'blue', but must be one of patch, grey, gaussian."),
         ("method=dappo", "There is no method 'dappo'; the nearest is dapo."),
         ("method.clip_low=2", "method.clip_low must lie in [0, 1], got 2.0."),
         ("train=3", "train is a section, not a field: set one of its fields, train.FIELD=3."),

@@ -2,10 +2,10 @@
 
 import pytest
 
-from pivot.evaluate.sampling import Draws
+from pivot.evaluate.sampling import evaluation_request
 from pivot.evaluate.settings import ASPECTS, UNKNOWN, EvaluationSettings, comparability_notes, recorded
 
-SETTINGS = recorded(EvaluationSettings(Draws(), min_pixels=200704, max_pixels=1003520))
+SETTINGS = recorded(EvaluationSettings(evaluation_request(), min_pixels=200704, max_pixels=1003520))
 
 
 def entry(samples=8, prompts=601, **settings):

@@ -149,7 +149,7 @@ def test_how_much_of_the_image_is_hidden_is_the_methods_unless_said(
         encoded = trainer.policy.encoder.encode(prompt)
         for step in range(40):
             for before, after in zip(encoded.images, corruptor.corrupt(encoded, step).images, strict=True):
-                hidden += (before.patches_NC != after.patches_NC).any(dim=1).tolist()
+                hidden += (before.pixels != after.pixels).any(dim=1).tolist()
     assert np.mean(hidden) == pytest.approx(probability, abs=0.02)
 
 

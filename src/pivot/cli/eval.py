@@ -27,14 +27,14 @@ from pivot.errors import UserError
 from pivot.evaluate import benchmarks
 from pivot.evaluate.matching import GRADERS, BenchmarkJudge
 from pivot.evaluate.runner import Evaluator
-from pivot.evaluate.sampling import Draws, PolicySampler, Sampler
+from pivot.evaluate.sampling import evaluation_request
 from pivot.evaluate.scoring import add_scores
 from pivot.evaluate.sets import PROCEDURAL, EvaluationSet, SetOptions, expand, load_sets
 from pivot.evaluate.settings import EvaluationSettings
 from pivot.evaluate.target import GivenOptions, Target, choose_conditions, find_target
 from pivot.models.loading import ModelOptions, load_policy
 from pivot.runs.card import write_card
-from pivot.sampling import Sampling
+from pivot.sampling import NativeSampler, Sampler, Sampling
 
 INTERRUPTED = 130
 Entry = dict[str, Any]
@@ -127,9 +127,9 @@ def settings_for(targets: list[Target], args: argparse.Namespace) -> dict[str, E
     for target, chosen in zip(targets, choose_conditions(targets, asked), strict=True):
         print(f"{target.name}: {chosen.describe()}")
         sampling = Sampling(args.temperature, max_tokens=chosen.max_tokens.value)
-        draws = Draws(args.samples, sampling, args.seed)
+        request = evaluation_request(args.samples, sampling, args.seed)
         found[target.name] = EvaluationSettings(
-            draws, chosen.grader.value, args.engine, chosen.dtype.value, *chosen.limits.value
+            request, chosen.grader.value, args.engine, chosen.dtype.value, *chosen.limits.value
         )
     return found
 
@@ -171,8 +171,8 @@ def _evaluate(
         evaluator = Evaluator(target, sampler, judge, out, _track(progress))
         for chosen in sets:
             for blank in (False, True) if args.blank else (False,):
-                draws = replace(settings.draws, blank=blank)
-                found = evaluator.evaluate(chosen, replace(settings, draws=draws))
+                request = replace(settings.request, blank=blank)
+                found = evaluator.evaluate(chosen, replace(settings, request=request))
                 entries.append(found | {"limit": args.limit})
                 add_scores(out / "scores.json", entries[-1:])
     if target.run is not None and target.config is not None and out == target.run / "eval":
@@ -185,10 +185,10 @@ def _open_sampler(target: Target, settings: EvaluationSettings, device: str) -> 
         dtype=settings.dtype, device=device, min_pixels=settings.min_pixels, max_pixels=settings.max_pixels
     )
     if settings.engine == "vllm":
-        from pivot.evaluate.vllm_engine import VllmSampler
+        from pivot.sampling.vllm_sampler import VllmSampler
 
         return VllmSampler(target.folder, options)
-    return PolicySampler(load_policy(str(target.folder), options))
+    return NativeSampler(load_policy(str(target.folder), options))
 
 
 def _progress(quiet: bool) -> Progress:

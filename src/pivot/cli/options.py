@@ -75,7 +75,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--config", metavar="FILE", help="a YAML, TOML or JSON file, such as a run's config.json"
     )
     group.add_argument("--method", metavar="NAME", help="a method from `pivot methods`")
-    group.add_argument("--corruption", metavar="KIND", help="image corruption: patch, grey or gaussian")
+    group.add_argument(
+        "--corruption", metavar="KIND", help="image corruption: patch, grey, gaussian or module:function"
+    )
     group.add_argument("--steps", type=int, metavar="N", help="number of training steps")
     group.add_argument("--seed", type=int, metavar="N", help="random seed; fixes the run on one machine")
     group.add_argument("--model", metavar="PATH", help="`tiny`, a model folder, or a hub id")

@@ -75,8 +75,8 @@ class DataConfig:
 class CorruptionConfig:
     """The image intervention (App. D.1)."""
 
-    kind: Literal["patch", "grey", "gaussian"] = "patch"
-    """`patch`: random patches black; `grey`: the whole image (128, 128, 128); `gaussian`: pixel noise."""
+    kind: str = "patch"
+    """`patch`: random patches black; `grey`: all (128,128,128); `gaussian`: pixel noise; `module:function`: yours."""
     probability: float | None = None
     """Share of patches that `patch` sets to black (App. C.2); None: the method's value."""
     sigma: float = 189.0

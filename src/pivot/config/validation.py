@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pivot.config.schema import all_fields
 from pivot.config.sections import Config
 from pivot.errors import UserError
+from pivot.models.corruption import find as find_corruption
 from pivot.tiny.procedural import TASKS
 
 PROCEDURAL = "tiny"
@@ -75,6 +76,7 @@ def problems(config: Config) -> Iterator[str]:
     yield from _ranges(config)
     yield from _batches(config)
     yield from _model(config)
+    yield from _corruption(config)
     yield from _data(config)
     yield from _method(config)
 
@@ -118,6 +120,13 @@ def _model(config: Config) -> Iterator[str]:
         yield "model.attention=flash_attention_2 needs model.dtype=bfloat16."
     if model.min_pixels is not None and model.max_pixels is not None and model.min_pixels > model.max_pixels:
         yield f"model.min_pixels is {model.min_pixels}, but must be at most model.max_pixels ({model.max_pixels})."
+
+
+def _corruption(config: Config) -> Iterator[str]:
+    try:
+        find_corruption(config.corruption.kind)
+    except UserError as unknown:
+        yield str(unknown)
 
 
 def _data(config: Config) -> Iterator[str]:

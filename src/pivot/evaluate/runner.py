@@ -13,13 +13,14 @@ from typing import Any
 from pivot.data.images import ReadableImage
 from pivot.durable import append_bytes, write_bytes
 from pivot.errors import UserError
-from pivot.evaluate.sampling import GradedPrompt, Sampler, graded_samples
+from pivot.evaluate.sampling import GradedPrompt, graded_samples
 from pivot.evaluate.scoring import from_rows, sample_rows, summarise
 from pivot.evaluate.sets import EvaluationSet
 from pivot.evaluate.settings import EvaluationSettings, recorded
 from pivot.evaluate.target import Target
 from pivot.jsonl import encode_row, read_lines
 from pivot.rewards.judge import Judge
+from pivot.sampling import Sampler
 from pivot.types import Prompt
 
 HEADER = "identity"
@@ -50,14 +51,14 @@ class Evaluator:
 
     def evaluate(self, chosen: EvaluationSet, settings: EvaluationSettings) -> dict[str, Any]:
         """An entry of scores.json."""
-        blank = settings.draws.blank
+        blank = settings.request.blank
         name = f"{chosen.name}-blank" if blank else chosen.name
         file = SamplesFile(self.out, name, identity(self.target, chosen.name, settings))
         samples = file.finished(chosen.prompts)
         missing = [prompt for prompt in chosen.prompts if prompt.id not in samples]
         if missing:
             note = f"{self.target.title} on {chosen.name}{' (blank images)' if blank else ''}"
-            drawn = graded_samples(self.open_sampler(), missing, self.judge, settings.draws)
+            drawn = graded_samples(self.open_sampler(), missing, self.judge, settings.request)
             for found in self.track(drawn, note, len(samples), len(chosen.prompts)):
                 samples[found.prompt.id] = file.append(found)
         graded = [from_rows(prompt, samples[prompt.id]) for prompt in chosen.prompts]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pivot.data import template
 
 if TYPE_CHECKING:
-    from pivot.evaluate.sampling import Draws
+    from pivot.sampling import SampleRequest
 
 Dtype = Literal["float32", "bfloat16"]
 Entry = Mapping[str, Any]
@@ -24,10 +24,10 @@ class EvaluationSettings:
     """How a model is evaluated.
 
     Example:
-        EvaluationSettings(Draws(8, Sampling(max_tokens=2048)), min_pixels=200704, max_pixels=1003520)
+        EvaluationSettings(evaluation_request(8, Sampling(max_tokens=2048)), min_pixels=200704, max_pixels=1003520)
     """
 
-    draws: Draws
+    request: SampleRequest
     grader: str = "pivot"
     engine: str = "embedded"
     dtype: Dtype = "float32"
@@ -39,15 +39,15 @@ class EvaluationSettings:
 
 def recorded(settings: EvaluationSettings) -> dict[str, Any]:
     """The `settings` of an entry; scores are comparable if all of them but the seed are equal."""
-    draws = settings.draws
+    request = settings.request
     return {
-        "blank": draws.blank,
-        "samples": draws.num_samples,
-        "temperature": draws.sampling.temperature,
-        "top_p": draws.sampling.top_p,
-        "top_k": draws.sampling.top_k,
-        "max_tokens": draws.sampling.max_tokens,
-        "seed": draws.seed,
+        "blank": request.blank,
+        "samples": request.num_samples,
+        "temperature": request.sampling.temperature,
+        "top_p": request.sampling.top_p,
+        "top_k": request.sampling.top_k,
+        "max_tokens": request.sampling.max_tokens,
+        "seed": request.key[0],
         "grader": settings.grader,
         "engine": settings.engine,
         "dtype": settings.dtype,

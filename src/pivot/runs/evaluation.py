@@ -9,12 +9,13 @@ from typing import Any
 
 from pivot.config import Config
 from pivot.errors import UserError
-from pivot.evaluate.sampling import Draws, GradedPrompt, PolicySampler, Sampler, graded_samples
+from pivot.evaluate.sampling import GradedPrompt, evaluation_request, graded_samples
 from pivot.evaluate.scoring import as_graded, summarise
 from pivot.evaluate.settings import EvaluationSettings, recorded
 from pivot.models.policy import Policy
 from pivot.rewards.judge import Judge
 from pivot.runs.progress import Progress
+from pivot.sampling import NativeSampler, Sampler, SampleRequest
 from pivot.training.build import evaluation_sampling
 from pivot.training.prompts import Prompts, load_prompts
 from pivot.types import Prompt
@@ -27,7 +28,7 @@ class Evaluation:
     config: Config
     judge: Judge
     progress: Progress
-    open_sampler: Callable[[Policy], Sampler] = PolicySampler
+    open_sampler: Callable[[Policy], Sampler] = NativeSampler
     engine: str = "embedded"
     """What draws the samples, for their recorded settings."""
     _said: set[str] = field(default_factory=set, init=False)
@@ -79,7 +80,7 @@ class Evaluation:
 
     def validate(self, policy: Policy, prompts: Sequence[Prompt]) -> dict[str, float]:
         """`eval/` metrics of a step."""
-        found = self._sample(policy, prompts, self._draws(self.config.eval.samples), "validation")
+        found = self._sample(policy, prompts, self._request(self.config.eval.samples), "validation")
         entry = summarise(as_graded(found))
         return {f"eval/{name}": entry[name] for name in ("accuracy", "format", "length")}
 
@@ -89,28 +90,32 @@ class Evaluation:
         for name, prompts in sets.items():
             for blank in (False, True) if self.config.eval.blank else (False,):
                 note = f"{name}{' (blank images)' if blank else ''}, {when} training"
-                draws = self._draws(self.config.eval.final_samples, blank)
-                found = self._sample(policy, prompts, draws, note)
+                request = self._request(self.config.eval.final_samples, blank)
+                found = self._sample(policy, prompts, request, note)
                 labels = {"name": name, "when": when, "model": self.config.model.path, "blank": blank}
-                how = recorded(settings_of(self.config, policy, draws, self.engine))
+                how = recorded(settings_of(self.config, policy, request, self.engine))
                 entries.append({**summarise(as_graded(found), **labels), "settings": how})
         return entries
 
-    def _draws(self, num_samples: int, blank: bool = False) -> Draws:
-        return Draws(num_samples, evaluation_sampling(self.config), self.config.train.seed, blank)
+    def _request(self, num_samples: int, blank: bool = False) -> SampleRequest:
+        return evaluation_request(
+            num_samples, evaluation_sampling(self.config), self.config.train.seed, blank
+        )
 
     def _sample(
-        self, policy: Policy, prompts: Sequence[Prompt], draws: Draws, note: str
+        self, policy: Policy, prompts: Sequence[Prompt], request: SampleRequest, note: str
     ) -> list[GradedPrompt]:
-        samples = graded_samples(self.open_sampler(policy), prompts, self.judge, draws)
+        samples = graded_samples(self.open_sampler(policy), prompts, self.judge, request)
         return list(self.progress.track(samples, f"evaluating {note}", len(prompts)))
 
 
-def settings_of(config: Config, policy: Policy, draws: Draws, engine: str = "embedded") -> EvaluationSettings:
+def settings_of(
+    config: Config, policy: Policy, request: SampleRequest, engine: str = "embedded"
+) -> EvaluationSettings:
     """How a run evaluates: as it trains."""
     min_pixels, max_pixels = policy.encoder.image_limits
     grader = config.reward.function or config.reward.grader
-    return EvaluationSettings(draws, grader, engine, config.model.dtype, min_pixels, max_pixels)
+    return EvaluationSettings(request, grader, engine, config.model.dtype, min_pixels, max_pixels)
 
 
 def _is_one_file(name: str) -> bool:

@@ -131,7 +131,7 @@ class _Writer:
 
     def _corrupted(self, encoded: EncodedPrompt) -> list[str]:
         damaged = self.corruptor.corrupt(encoded, self.step)
-        return [_data_uri(self.corruptor.picture(image)) for image in damaged.images]
+        return [_data_uri(self.policy.family.picture(image)) for image in damaged.images]
 
 
 def _numbers(values: Tensor) -> Sequence[float]:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import torch
 
 from pivot.config import Config
+from pivot.errors import UserError
 from pivot.experience import ExperienceBuffer, ReplayGate
 from pivot.models.corruption import Corruption, Corruptor
 from pivot.models.loading import ModelOptions, load_policy
@@ -59,7 +60,7 @@ def build_trainer(
 ) -> Trainer:
     """All parts of a training step."""
     method, seed = config.method, config.train.seed
-    packing = packing_of(config)
+    packing = packing_of(config, policy)
     corruptor = Corruptor(policy.encoder, corruption_of(config), seed)
     scorer = Scorer(policy, corruptor, packing)
     buffer = build_buffer(config)
@@ -144,10 +145,14 @@ def plan_of(config: Config) -> StepPlan:
     )
 
 
-def packing_of(config: Config) -> Packing:
-    """Trees where the attention can share prefixes; the other kernels get plain rows."""
+def packing_of(config: Config, policy: Policy) -> Packing:
+    """Trees where the model can share prefixes; otherwise one row per response."""
     train = config.train
-    fitting = "tree" if config.model.attention == "sdpa" else "repeated"
+    fitting = policy.family.layout(config.model.attention)
+    if train.layout == "tree" and fitting != "tree":
+        raise UserError(
+            "train.layout=tree is not possible with this model; use train.layout=repeated or auto"
+        )
     layout = fitting if train.layout == "auto" else train.layout
     return Packing(layout, train.micro_batch_tokens, train.halve_on_oom)
 

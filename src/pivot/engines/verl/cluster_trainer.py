@@ -11,13 +11,14 @@ import torch
 from pivot.config import Config
 from pivot.data.images import ImageError, open_rgb
 from pivot.engines.verl.jobs import Ranks
-from pivot.engines.verl.rollouts import Rollouts, SampleRequest
+from pivot.engines.verl.rollouts import Rollouts
 from pivot.engines.verl.scoring import RemoteScorer
 from pivot.engines.verl.updating import RemoteUpdater
 from pivot.models.corruption import Corruptor
 from pivot.models.encoding import EncodedPrompt, UnreadablePrompt
 from pivot.models.policy import Policy
 from pivot.rewards.judge import Judge
+from pivot.sampling import SampleRequest
 from pivot.training import build
 from pivot.training.anchors import AnchorScores, AnchorSelector
 from pivot.training.clock import PhaseClock
@@ -116,7 +117,7 @@ def outline_of(policy: Policy, prompt: Prompt) -> EncodedPrompt:
     return EncodedPrompt(
         prompt=prompt,
         input_ids_L=torch.zeros(1, dtype=torch.int64).expand(length),
-        position_ids_3L=torch.zeros(3, 0, dtype=torch.int64),
+        position_ids_AL=torch.zeros(1, 0, dtype=torch.int64),
         next_position=length,
         images=(),
     )
@@ -132,7 +133,7 @@ def build_cluster_trainer(
 ) -> ClusterTrainer:
     """All parts of a step, as `train.assembly` builds them for the embedded engine."""
     method, seed = config.method, config.train.seed
-    packing = build.packing_of(config)
+    packing = build.packing_of(config, outline)
     corruptor = Corruptor(outline.encoder, build.corruption_of(config), seed)
     scorer = RemoteScorer(outline, corruptor, packing, elsewhere.ranks)
     buffer = build.build_buffer(config)

@@ -16,26 +16,12 @@ from PIL import Image
 
 from pivot.data.images import open_rgb
 from pivot.engines.verl.requests import server_settings
-from pivot.evaluate.sampling import Draws
 from pivot.models.corruption import GREY
 from pivot.models.policy import Policy
-from pivot.sampling import Sampling
+from pivot.sampling import SampleRequest
 from pivot.seeding import stable_seed
 from pivot.training.plan import StepPlan
 from pivot.types import Prompt, Response
-
-
-@dataclass(frozen=True)
-class SampleRequest:
-    """What is wanted of each prompt."""
-
-    num_samples: int
-    sampling: Sampling
-    key: tuple[object, ...]
-    """Seeds the draws together with the prompt's id and the sample's number: not with who draws."""
-    blank: bool = False
-    """Grey canvases instead of the images."""
-    batch_tokens: int = 65536
 
 
 class Rollouts(Protocol):
@@ -146,10 +132,9 @@ class RemoteSampler:
 
     rollouts: Rollouts
 
-    def sample(self, prompts: Sequence[Prompt], draws: Draws) -> Iterator[tuple[int, list[Response]]]:
-        order = SampleRequest(
-            draws.num_samples, draws.sampling, (draws.seed, "evaluation"), blank=draws.blank
-        )
-        return self.rollouts.sample(prompts, order)
+    def sample(
+        self, prompts: Sequence[Prompt], request: SampleRequest
+    ) -> Iterator[tuple[int, list[Response]]]:
+        return self.rollouts.sample(prompts, request)
 
     def close(self) -> None: ...

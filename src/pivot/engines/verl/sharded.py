@@ -14,10 +14,9 @@ import torch
 from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 
-from pivot.models.encoding import EncodedImage, EncodedPrompt
+from pivot.models.family import EncodedPrompt, ImageFeatures
 from pivot.models.loading import prepare_forward
 from pivot.models.policy import Policy
-from pivot.models.vision import ImageFeatures
 
 Work = Callable[[], tuple[Tensor, ...]]
 
@@ -54,11 +53,11 @@ class ShardedPolicy(Policy):
     ) -> list[list[ImageFeatures]]:
         """Never remembered: what one rank knows already, another may not, and they must not get out of step."""
         if self.always_see and not any(prompt.images for prompt in prompts):
-            (blank,) = self._encode([_blank_prompt(self, prompts[0])])
+            (blank,) = self._encode([prompts[0].with_images((self.family.blank_image(),))])
             self._spare = _nothing_of(blank[0])
         return self._encode(prompts)
 
-    def embed(self, input_ids_RL: Tensor, features_R: Sequence[Sequence[ImageFeatures]]) -> dict[str, object]:
+    def embed(self, input_ids_RL: Tensor, features_R: Sequence[Sequence[ImageFeatures]]) -> dict[str, Any]:
         """As ever; the blank image that kept ranks in step adds zero, so that gradients reach the vision tower."""
         inputs = super().embed(input_ids_RL, features_R)
         if self._spare is not None:
@@ -72,14 +71,6 @@ def _do(_: Any, work: Work) -> tuple[Tensor, ...]:
     return work()
 
 
-def _blank_prompt(policy: Policy, prompt: EncodedPrompt) -> EncodedPrompt:
-    """The smallest image there is: one token."""
-    processor = policy.encoder.image_processor
-    merge = processor.merge_size
-    size = len(processor.image_mean) * processor.temporal_patch_size * processor.patch_size**2
-    return prompt.with_images((EncodedImage(torch.zeros(merge**2, size), (1, merge, merge)),))
-
-
 def _nothing_of(image: ImageFeatures) -> Tensor:
     """Zero, with a gradient path to everything that made the features."""
-    return 0.0 * torch.stack([part.float().sum() for part in (image.tokens_ND, *image.deepstack_ND)]).sum()
+    return 0.0 * torch.stack([part.float().sum() for part in image.tensors]).sum()

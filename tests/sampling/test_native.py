@@ -1,8 +1,10 @@
+import pytest
 import torch
 
+from pivot.models.loading import ModelOptions, load_policy
 from pivot.models.rows import PromptWithResponses
 from pivot.sampling import Sampling, sample_responses
-from pivot.sampling.decoding import plan_batches
+from pivot.sampling.native import plan_batches
 from pivot.tiny import procedural
 from pivot.types import Prompt
 
@@ -39,6 +41,20 @@ def test_recorded_scores_are_those_of_a_plain_forward(policy, picture):
             row += 1
 
 
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_recorded_scores_do_not_depend_on_the_attention_kernel(policy, picture, attention):
+    """Prompts of different lengths are padded, and each kernel has its own kind of mask."""
+    other = load_policy("tiny", ModelOptions(attention=attention))
+    encoded, found = sample(other, mixed_prompts(picture), 2, Sampling(max_tokens=6))
+    units = [PromptWithResponses(e, [r.token_ids_T for r in g]) for e, g in zip(encoded, found, strict=True)]
+    with torch.no_grad():
+        plain = policy.score(units, policy.features(encoded), layout="tree")
+    recorded = torch.nn.utils.rnn.pad_sequence(
+        [r.logprobs_T for group in found for r in group], batch_first=True
+    )
+    torch.testing.assert_close(plain.logprobs_BT, recorded, atol=3e-5, rtol=0)
+
+
 def test_greedy_decoding_is_hugging_faces(policy, picture):
     encoded, found = sample(policy, mixed_prompts(picture), 1, Sampling(temperature=0.0, max_tokens=20))
     for prompt, (response,) in zip(encoded, found, strict=True):
@@ -46,9 +62,9 @@ def test_greedy_decoding_is_hugging_faces(policy, picture):
         visual = {}
         if prompt.images:
             visual = {
-                "pixel_values": torch.cat([image.patches_NC for image in prompt.images]),
-                "image_grid_thw": torch.tensor([image.grid_thw for image in prompt.images]),
-                "mm_token_type_ids": (ids == policy.encoder.image_token_id).int(),
+                "pixel_values": torch.cat([image.pixels for image in prompt.images]),
+                "image_grid_thw": torch.tensor([image.grid for image in prompt.images]),
+                "mm_token_type_ids": (ids == policy.family.image_token_id).int(),
             }
         policy.model.model.rope_deltas = None
         out = policy.model.generate(

@@ -1,11 +1,11 @@
-"""Responses that go on beside each other: the numbers of a plain forward, whoever has left before."""
+"""Token by token, with some responses leaving early: the numbers of a plain forward."""
 
 import pytest
 import torch
 from transformers.cache_utils import DynamicCache
 
+from pivot.models.decoding import ROOM, PrefilledPrompts, RepeatedContinuation, SharedContinuation, _Places
 from pivot.models.rows import PromptWithResponses
-from pivot.sampling.continuation import ROOM, Continuation, PrefilledPrompts, _Places
 from pivot.tiny import procedural
 
 NUM_PROMPTS, NUM_SAMPLES = 3, 4
@@ -18,14 +18,14 @@ def encoded(policy):
 
 
 def prefilled(policy, encoded):
-    """Prompts one by one, brought to one length by hand."""
+    """Prompts one by one, padded to one length by hand."""
     longest = max(len(prompt) for prompt in encoded)
     seen_PL = torch.zeros(len(encoded), longest, dtype=torch.bool)
     cache, layers = DynamicCache(), []
     for row, prompt in enumerate(encoded):
         alone = DynamicCache()
         inputs = policy.embed(prompt.input_ids_L[None], policy.features([prompt]))
-        policy.hidden(inputs, prompt.position_ids_3L[:, None], None, alone)
+        policy.hidden(inputs, prompt.position_ids_AL[:, None], None, alone)
         padding = (0, 0, longest - len(prompt), 0)
         layers.append(
             [[torch.nn.functional.pad(x, padding) for x in (c.keys, c.values)] for c in alone.layers]
@@ -37,7 +37,7 @@ def prefilled(policy, encoded):
 
 
 def expected_logprobs(policy, encoded, tokens_NT):
-    """log p of each response's tokens from one row a response."""
+    """log p of each response's tokens from one row per response."""
     units = [
         PromptWithResponses(prompt, list(tokens_NT[i * NUM_SAMPLES : (i + 1) * NUM_SAMPLES]))
         for i, prompt in enumerate(encoded)
@@ -50,17 +50,22 @@ def expected_logprobs(policy, encoded, tokens_NT):
     "leave",
     [
         {},
-        {2: [0, 1, 2, 3, 8, 9, 10, 11]},  # a whole prompt goes
-        {1: [0, 5, 6, 9, 10, 11], 4: [5, 2, 0]},  # ragged, then out of order: rows of those that are left
+        {2: [0, 1, 2, 3, 8, 9, 10, 11]},  # all responses of a prompt leave
+        {1: [0, 5, 6, 9, 10, 11], 4: [5, 2, 0]},  # ragged, then out of order: indices of those that are left
     ],
 )
-def test_hidden_states_predict_as_a_plain_forward_does(policy, encoded, leave):
+@pytest.mark.parametrize("kind", ["shared", "repeated"])
+def test_hidden_states_predict_as_a_plain_forward_does(policy, encoded, leave, kind):
     num_tokens = 8
     generator = torch.Generator().manual_seed(0)
     size = NUM_PROMPTS * NUM_SAMPLES
     tokens_NT = torch.randint(20, 600, (size, num_tokens), generator=generator)
     expected_NT = expected_logprobs(policy, encoded, tokens_NT)
-    going = Continuation(policy, prefilled(policy, encoded), NUM_SAMPLES, num_tokens)
+    prompts, family, model = prefilled(policy, encoded), policy.family, policy.model
+    if kind == "shared":
+        going = SharedContinuation(family, model, prompts, NUM_SAMPLES, num_tokens)
+    else:
+        going = RepeatedContinuation(family, model, prompts, NUM_SAMPLES)
     alive = torch.arange(size)
     for t in range(num_tokens - 1):
         if t in leave:
@@ -79,7 +84,7 @@ def test_buffers_grow_when_responses_outgrow_their_room(policy, encoded):
     size = NUM_PROMPTS * NUM_SAMPLES
     tokens_NT = torch.randint(20, 600, (size, num_tokens), generator=torch.Generator().manual_seed(1))
     expected_NT = expected_logprobs(policy, encoded, tokens_NT)
-    going = Continuation(policy, prefilled(policy, encoded), NUM_SAMPLES, num_tokens)
+    going = policy.continuation(prefilled(policy, encoded), NUM_SAMPLES, num_tokens)
     for t in range(num_tokens - 1):
         hidden_ND = going.advance(tokens_NT[:, t])
     found_N = (hidden_ND @ policy.head_weight_VD.T).log_softmax(-1).gather(-1, tokens_NT[:, -1:]).squeeze(-1)
@@ -89,16 +94,16 @@ def test_buffers_grow_when_responses_outgrow_their_room(policy, encoded):
 def test_the_prompts_keys_are_not_repeated(policy, encoded):
     prompts = prefilled(policy, encoded)
     held = prompts.cache.layers[0].keys
-    going = Continuation(policy, prompts, 32, 4)
+    going = policy.continuation(prompts, 32, 4)
     assert going._layers[0].prompt_keys.data_ptr() == held.data_ptr()
     assert len(going._layers[0].prompt_keys) == NUM_PROMPTS
 
 
-def test_places_bring_every_response_to_its_prompt_and_back():
+def test_slots_map_every_response_to_its_prompt_and_back():
     prompt_N = torch.tensor([1, 0, 1, 2, 1])
     places = _Places.of(prompt_N, 3)
     assert places.width == 3
-    assert sorted(places.slot_N.tolist()) == [0, 3, 4, 5, 6], "one place each, within its prompt's row"
+    assert sorted(places.slot_N.tolist()) == [0, 3, 4, 5, 6], "one slot each, within its prompt's row"
     assert (places.slot_N // places.width).tolist() == prompt_N.tolist()
     x_NKRd = torch.arange(5 * 2 * 3 * 4.0).view(5, 2, 3, 4)
     back = places.by_response(places.by_prompt(x_NKRd), num_keys=2)

@@ -3,7 +3,8 @@ import pytest
 import torch
 
 from pivot.errors import UserError
-from pivot.sampling.sampling import Sampling, draw_tokens, keep_nucleus, uniform_stream
+from pivot.sampling.base import Sampling
+from pivot.sampling.native import draw_tokens, keep_nucleus, uniform_stream
 
 NOTHING = torch.tensor([], dtype=torch.int64)
 

@@ -5,10 +5,9 @@ import os
 import pytest
 import torch
 
-from pivot.evaluate.sampling import Draws
 from pivot.models.loading import load_policy, save_policy
 from pivot.models.rows import PromptWithResponses
-from pivot.sampling import Sampling
+from pivot.sampling import SampleRequest, Sampling
 from pivot.tiny import procedural
 from pivot.types import Prompt
 
@@ -16,10 +15,14 @@ pytest.importorskip("vllm")
 os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
 
 
+def request(blank=False):
+    return SampleRequest(8, Sampling(max_tokens=24), (0, "evaluation"), blank)
+
+
 @pytest.fixture(scope="module")
 def sampler(tmp_path_factory):
     """On a folder as a run exports it."""
-    from pivot.evaluate.vllm_engine import VllmSampler
+    from pivot.sampling.vllm_sampler import VllmSampler
 
     folder = tmp_path_factory.mktemp("exported")
     save_policy(load_policy("tiny"), folder)
@@ -36,10 +39,7 @@ def drawn(sampler, picture):
         Prompt("two", "<image>Compare <image>.", "1", (picture(60, 117), picture(190, 130, "blue"))),
         Prompt("none", "How much is 2 + 2?", "4"),
     ]
-    found = {
-        blank: dict(sampler.sample(prompts, Draws(8, Sampling(max_tokens=24), blank=blank)))
-        for blank in (False, True)
-    }
+    found = {blank: dict(sampler.sample(prompts, request(blank))) for blank in (False, True)}
     return prompts, found
 
 
@@ -79,5 +79,5 @@ def test_samples_differ_end_and_never_hold_an_image_token(policy, drawn):
 
 def test_a_repeated_evaluation_is_the_same(sampler, drawn):
     prompts, found = drawn
-    again = dict(sampler.sample(prompts[:1], Draws(8, Sampling(max_tokens=24))))
+    again = dict(sampler.sample(prompts[:1], request()))
     assert [r.text for r in again[0]] == [r.text for r in found[False][0]]

@@ -1,8 +1,11 @@
-"""Decode G responses a prompt: one prefill for all of them, finished sequences leave the batch.
+"""This project's own decoder: one prefill for all G responses of a prompt; finished responses leave the batch.
 
-While decoding, the log-prob of each drawn token and the full entropy are kept, so that old log-probs and H (Eq. 5) need
-no further pass. They are those of the policy at its own temperature, untruncated: top-p, top-k and banned tokens
-change what is drawn, not what is noted.
+Decoding records the log-prob of each drawn token and the full entropy, so that old log-probs and H (Eq. 5) need no
+further pass. They belong to the policy at its own temperature: top-p, top-k and banned tokens change what is drawn, not
+what is recorded.
+
+A token is drawn by inverting the cumulative distribution at one uniform number. Each response has its own counter-based
+stream of these numbers, so its draws depend on (key, prompt, sample) alone and not on the batch it is decoded in.
 """
 
 from __future__ import annotations
@@ -13,19 +16,52 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
-from transformers.cache_utils import DynamicCache
 
-from pivot.models.encoding import EncodedPrompt
+from pivot.models.corruption import Corruption, Corruptor
+from pivot.models.family import EncodedPrompt
 from pivot.models.policy import Policy
-from pivot.sampling.continuation import Continuation, PrefilledPrompts
-from pivot.sampling.sampling import Sampling, draw_tokens, uniform_stream
+from pivot.sampling.base import SampleRequest, Sampling
 from pivot.seeding import stable_seed
-from pivot.types import Response
+from pivot.types import Prompt, Response
+
+CHUNK = 64
+"""Prompts that `NativeSampler` encodes at once."""
 
 HEAD_CHUNK_ELEMENTS = 2**25
-"""Logits held at once while a token is drawn: 128 MiB in float32."""
+"""Logits held at once while tokens are drawn: 128 MiB in float32."""
 LEAVE_SHARE = 0.25
 """The batch is compacted when this share of its sequences has finished."""
+
+
+class NativeSampler:
+    """The policy in this process, by the code that samples in training."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+
+    def sample(
+        self, prompts: Sequence[Prompt], request: SampleRequest
+    ) -> Iterator[tuple[int, list[Response]]]:
+        policy = self.policy
+        blanker = Corruptor(policy.encoder, Corruption(kind="grey"), seed=0)
+        policy.forget_features()
+        for start in range(0, len(prompts), CHUNK):
+            encoded = [policy.encoder.encode(prompt) for prompt in prompts[start : start + CHUNK]]
+            if request.blank:
+                encoded = [blanker.corrupt(prompt, 0) for prompt in encoded]
+            found = sample_responses(
+                policy,
+                encoded,
+                request.num_samples,
+                request.sampling,
+                key=request.key,
+                batch_tokens=request.batch_tokens,
+            )
+            for index, responses in found:
+                yield start + index, responses
+            policy.forget_features()
+
+    def close(self) -> None: ...
 
 
 @torch.no_grad()
@@ -38,9 +74,9 @@ def sample_responses(
     key: tuple[object, ...] = (0,),
     batch_tokens: int = 65536,
 ) -> Iterator[tuple[int, list[Response]]]:
-    """Yield (index of the prompt, its responses) as batches of prompts finish; every prompt comes once.
+    """Yield (index of the prompt, its responses) as batches of prompts finish; every prompt occurs once.
 
-    `key` seeds the draws together with the prompt's id and the sample's number.
+    `key` seeds the draws together with the prompt's id and the sample's index.
     """
     for indices in plan_batches([len(p) for p in prompts], num_samples, sampling.max_tokens, batch_tokens):
         batch = [prompts[i] for i in indices]
@@ -52,11 +88,11 @@ def sample_responses(
 def plan_batches(
     lengths: Sequence[int], num_samples: int, max_tokens: int, batch_tokens: int
 ) -> list[list[int]]:
-    """Prompts by length, as many a batch as their caches allow; one at least."""
+    """Indices of prompts sorted by length, as many per batch as their caches allow, at least one."""
     order = sorted(range(len(lengths)), key=lambda i: (lengths[i], i))
     batches: list[list[int]] = []
     for index in order:
-        need = num_samples * (lengths[index] + max_tokens)  # the last is the longest: others are padded to it
+        need = num_samples * (lengths[index] + max_tokens)  # the longest so far; the others are padded to it
         if not batches or need * (len(batches[-1]) + 1) > batch_tokens:
             batches.append([])
         batches[-1].append(index)
@@ -65,7 +101,7 @@ def plan_batches(
 
 @dataclass
 class _Record:
-    """What was drawn for N sequences, in the order of their slots."""
+    """Drawn tokens of N sequences and their scores."""
 
     tokens_NT: Tensor
     logprobs_NT: Tensor
@@ -107,8 +143,8 @@ class _Decoder:
         )
 
     def run(self) -> list[Response]:
-        prompts, hidden_PD = self._prefill()
-        responses = Continuation(self.policy, prompts, self.num_samples, self.sampling.max_tokens)
+        prompts, hidden_PD = self.policy.prefill(self.prompts)
+        responses = self.policy.continuation(prompts, self.num_samples, self.sampling.max_tokens)
         hidden_ND = hidden_PD.repeat_interleave(self.num_samples, 0)
         alive = torch.arange(len(hidden_ND), device=hidden_ND.device)
         running = torch.ones(len(alive), dtype=torch.bool, device=hidden_ND.device)
@@ -128,30 +164,10 @@ class _Decoder:
             hidden_ND = responses.advance(tokens_N)
         return self._responses()
 
-    def _prefill(self) -> tuple[PrefilledPrompts, Tensor]:
-        """The prompts once, left-padded to one length, and the hidden states behind them."""
-        policy, device = self.policy, self.policy.device
-        lengths = [len(p) for p in self.prompts]
-        longest = max(lengths)
-        ids_PL = torch.full((len(self.prompts), longest), policy.pad_id)
-        positions_3PL = torch.zeros(3, len(self.prompts), longest, dtype=torch.int64)
-        seen_PL = torch.zeros(len(self.prompts), longest, dtype=torch.bool)
-        for row, prompt in enumerate(self.prompts):
-            start = longest - len(prompt)
-            ids_PL[row, start:] = prompt.input_ids_L
-            positions_3PL[:, row, start:] = prompt.position_ids_3L
-            seen_PL[row, start:] = True
-        mask = None if min(lengths) == longest else _prefill_mask(seen_PL).to(device)
-        cache = DynamicCache()
-        inputs = policy.embed(ids_PL.to(device), policy.features(self.prompts))
-        hidden_PD = policy.hidden(inputs, positions_3PL.to(device), mask, cache)[:, -1]
-        position_P = torch.tensor([p.next_position for p in self.prompts], device=device)
-        return PrefilledPrompts(cache, seen_PL.to(device), position_P), hidden_PD
-
     def _draw(self, hidden_ND: Tensor, alive: Tensor, t: int) -> Tensor:
-        """Draw token t of every sequence and note its log-prob and entropy; a few rows of logits at a time.
+        """Draw token t of every sequence and record its log-prob and entropy, a few rows of logits at a time.
 
-        Those that have ended and not yet left are drawn for too; what is noted behind an end is never read.
+        Sequences that have ended stay until the batch is compacted; what is recorded after their end is never read.
         """
         banned = self.banned_early if t < self.sampling.min_tokens else self.banned
         head_VD = self.policy.head_weight_VD
@@ -185,8 +201,37 @@ class _Decoder:
         ]
 
 
-def _prefill_mask(seen_PL: Tensor) -> Tensor:
-    """bool [P, 1, L, L]: causal over the real tokens; padding sees itself alone."""
-    length = seen_PL.shape[1]
-    causal = torch.ones(length, length, dtype=torch.bool).tril()
-    return (causal & seen_PL[:, None, :] | torch.eye(length, dtype=torch.bool))[:, None]
+def uniform_stream(key: int, length: int) -> np.ndarray:
+    """`length` uniform numbers in [0, 1) that depend on the key alone."""
+    return np.random.Generator(np.random.Philox(key=key)).random(length)
+
+
+def draw_tokens(logits_NV: Tensor, uniform_N: Tensor, sampling: Sampling, banned: Tensor) -> Tensor:
+    """One token per row from the (tempered, truncated) distribution, never a banned one."""
+    logits_NV = logits_NV.index_fill(-1, banned, -torch.inf)
+    if sampling.temperature == 0:
+        return logits_NV.argmax(-1)
+    if sampling.temperature != 1:
+        logits_NV = logits_NV / sampling.temperature
+    if sampling.top_k and sampling.top_k < logits_NV.shape[-1]:
+        kth = logits_NV.topk(sampling.top_k, dim=-1).values[:, -1:]
+        logits_NV = logits_NV.masked_fill(logits_NV < kth, -torch.inf)
+    probs_NV = logits_NV.softmax(-1)
+    if sampling.top_p < 1:
+        probs_NV = keep_nucleus(probs_NV, sampling.top_p)
+    # Double precision: a single-precision sum over 150,000 entries would shift the draw by whole tokens.
+    cumulative_NV = probs_NV.double().cumsum(-1)
+    total_N = cumulative_NV[:, -1:]
+    # Strictly below the total, so that the first entry above it exists and has a positive probability.
+    point_N1 = torch.minimum(uniform_N[:, None] * total_N, total_N * (1 - 1e-12))
+    drawn_N1 = torch.searchsorted(cumulative_NV, point_N1, right=True)
+    # Non-finite logits find no entry; the update that follows from them is skipped and reported.
+    return drawn_N1.clamp(max=logits_NV.shape[-1] - 1).squeeze(-1)
+
+
+def keep_nucleus(probs_NV: Tensor, top_p: float) -> Tensor:
+    """Zero outside the smallest set of likeliest tokens whose probability reaches `top_p`."""
+    ordered_NV, order_NV = probs_NV.sort(-1, descending=True)
+    before_NV = ordered_NV.cumsum(-1) - ordered_NV
+    ordered_NV = ordered_NV.masked_fill(before_NV >= top_p, 0.0)
+    return torch.zeros_like(probs_NV).scatter(-1, order_NV, ordered_NV)

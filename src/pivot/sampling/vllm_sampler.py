@@ -1,7 +1,7 @@
-"""Evaluation through vLLM: the same prompts, pixels, banned tokens and ends of turn as the embedded engine.
+"""Sampling with vLLM: the same prompts, pixels, banned tokens and end-of-turn tokens as the native decoder.
 
-vLLM is imported here alone (extra `vllm`). Images are brought to their final size with the policy's own processor
-before vLLM sees them, so that both engines read the same pixels whatever resizing vLLM's processor would have used.
+This is the only file that imports vLLM (extra `vllm`). Images are resized by the policy's own processor before vLLM
+receives them, so that both samplers see the same pixels however vLLM's processor resizes.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from PIL import Image
 
 from pivot.data.images import open_rgb
 from pivot.errors import UserError
-from pivot.evaluate.sampling import Draws
 from pivot.models.corruption import GREY
 from pivot.models.loading import ModelOptions, load_outline
+from pivot.sampling.base import SampleRequest
 from pivot.seeding import stable_seed
 from pivot.types import Prompt, Response
 
@@ -26,33 +26,36 @@ if TYPE_CHECKING:
     from vllm import LLM, RequestOutput, SamplingParams
 
 CHUNK = 256
-"""Prompts handed over at once: vLLM batches them itself, and a crash costs at most these."""
+"""Prompts per call: vLLM batches them on its own, and a crash loses at most these."""
 MAX_CONTEXT = 32768
-"""Tokens of prompt and response that the engine plans its cache for, where the model has more."""
+"""Largest context (prompt and response) that vLLM reserves its cache for."""
 MAX_IMAGES = 16
 NEVER = -100.0
-"""The strongest bias that vLLM takes."""
+"""The strongest logit bias that vLLM accepts."""
 SEEDS = 2**62
-"""Seeds stay below this, so that vLLM can add a sample's number."""
+"""Seeds stay below this, so that vLLM can add a sample's index."""
 
 
 class VllmSampler:
     """Draws responses with vLLM.
 
-    Log-probs are the model's own (vLLM's raw log-probs), as the embedded engine records them; entropies are not
-    available and NaN. Draws depend on (seed, prompt, sample), but they are not the embedded engine's.
+    Log-probs are the model's own (vLLM's raw log-probs), as the native decoder records them; entropies are not
+    available and NaN. Draws depend on (key, prompt, sample), but differ from the native decoder's.
     """
 
     def __init__(self, folder: Path, options: ModelOptions | None = None) -> None:
         options = options or ModelOptions()
         self.outline = load_outline(folder, options)
-        self._llm = _start(folder, options, self._image_settings(), self._context())
+        settings = self.outline.family.processor_settings()
+        self._llm = _start(folder, options, settings, self._context())
 
-    def sample(self, prompts: Sequence[Prompt], draws: Draws) -> Iterator[tuple[int, list[Response]]]:
+    def sample(
+        self, prompts: Sequence[Prompt], request: SampleRequest
+    ) -> Iterator[tuple[int, list[Response]]]:
         for start in range(0, len(prompts), CHUNK):
             chunk = prompts[start : start + CHUNK]
-            inputs = [self._request(prompt, draws.blank) for prompt in chunk]
-            settings = [self._parameters(prompt, draws) for prompt in chunk]
+            inputs = [self._input(prompt, request.blank) for prompt in chunk]
+            settings = [self._parameters(prompt, request) for prompt in chunk]
             outputs = self._llm.generate(inputs, settings, use_tqdm=False)
             for index, output in enumerate(outputs):
                 yield start + index, self._responses(output)
@@ -62,32 +65,29 @@ class VllmSampler:
         self._llm.llm_engine.engine_core.shutdown()
 
     def _context(self) -> int:
-        return min(MAX_CONTEXT, self.outline.model.config.text_config.max_position_embeddings)
+        return min(MAX_CONTEXT, self.outline.model.config.get_text_config().max_position_embeddings)
 
-    def _image_settings(self) -> dict[str, Any]:
-        size = self.outline.encoder.image_processor.size
-        return {"size": {name: size[name] for name in ("shortest_edge", "longest_edge")}}
-
-    def _request(self, prompt: Prompt, blank: bool) -> dict[str, Any]:
+    def _input(self, prompt: Prompt, blank: bool) -> dict[str, Any]:
         encoder = self.outline.encoder
         images = [encoder.resized(open_rgb(source)) for source in prompt.images]
         if blank:
             images = [Image.new("RGB", image.size, (int(GREY),) * 3) for image in images]
-        request: dict[str, Any] = {"prompt_token_ids": encoder.text_ids(prompt)}
-        return {**request, "multi_modal_data": {"image": images}} if images else request
+        ids = encoder.text_ids(prompt)
+        multi_modal = {"multi_modal_data": {"image": images}} if images else {}
+        return {"prompt_token_ids": ids, **multi_modal}
 
-    def _parameters(self, prompt: Prompt, draws: Draws) -> SamplingParams:
+    def _parameters(self, prompt: Prompt, request: SampleRequest) -> SamplingParams:
         from vllm import SamplingParams
 
-        sampling = draws.sampling
+        sampling = request.sampling
         return SamplingParams(
-            n=draws.num_samples,
+            n=request.num_samples,
             temperature=sampling.temperature,
             top_p=sampling.top_p,
             top_k=sampling.top_k or -1,
             max_tokens=sampling.max_tokens,
             min_tokens=sampling.min_tokens,
-            seed=stable_seed(draws.seed, "evaluation", prompt.id) % SEEDS,
+            seed=stable_seed(*request.key, prompt.id) % SEEDS,
             stop_token_ids=self.outline.end_ids,
             logit_bias=dict.fromkeys(self.outline.banned_ids, NEVER),
             logprobs=0,
@@ -106,7 +106,7 @@ class VllmSampler:
 
 
 def _start(folder: Path, options: ModelOptions, images: dict[str, Any], context: int) -> LLM:
-    # vLLM says hundreds of lines on standard output otherwise, where the scores are to be read.
+    # Otherwise vLLM prints hundreds of lines on standard output, between the scores.
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
     try:
         from vllm import LLM

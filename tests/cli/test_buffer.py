@@ -15,7 +15,7 @@ WORDS = ["[UNK]", "the", "angle", "is", "70", "\x1b[31mred"]
 
 
 def buffer() -> ExperienceBuffer:
-    """Row `a` sleeps, `b` weighs most, `c` has hostile text, `old` was never visited again."""
+    """Row `a` is not eligible, `b` has the largest weight, `c` has hostile text, `old` was recorded only once."""
     filled = ExperienceBuffer(responses_per_prompt=4)
 
     def visit(prompt_id: str, k: int, step: int, *responses: StoredResponse) -> None:

@@ -1,4 +1,4 @@
-"""Real rows of the shared samples, ids that stay, and files of one's own."""
+"""Real rows of the shared samples, stable ids, and custom files."""
 
 import json
 import random

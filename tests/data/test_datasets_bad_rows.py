@@ -1,4 +1,4 @@
-"""Every kind of bad row is handled or left out with its id and reason; none raises but on request."""
+"""Every kind of bad row is used or skipped with its id and reason; it raises only on request."""
 
 import json
 import struct

@@ -1,4 +1,4 @@
-"""The buffer's file: exact, replaced as a whole, and never believed when its bytes differ."""
+"""The buffer's file: exact, replaced atomically, and refused if any byte differs."""
 
 import json
 import os
@@ -189,7 +189,7 @@ def test_memory_stays_close_to_the_bytes_of_the_token_ids():
 
 
 def test_a_file_of_the_first_version_is_read_and_its_rewards_are_unknown(tmp_path, monkeypatch):
-    """Runs of the first version go on; only Off-PG, which needs the rewards, refuses them."""
+    """Runs of the first version can resume; only Off-PG, which needs the rewards, refuses them."""
     buffer = filled()
     old = buffer.state_dict()
     for name in ("accuracy", "format"):

@@ -1,4 +1,4 @@
-"""Untrusted text: every answer comes in time, memory and processes stay flat, dead workers come back."""
+"""Untrusted text: every call returns in time, memory and processes are bounded, dead workers are replaced."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.xdist_group("verifier")
 
 LIMIT_SECONDS = 2.0
 ENDLESS = r"\sin{9^{9^9}}"
-"""The fast path leaves it to the library, which never comes back from it."""
+"""Only the library can decide it, and it never returns."""
 
 NESTED = [
     "(",
@@ -192,7 +192,7 @@ def test_a_killed_worker_comes_back(victim: str) -> None:
 
 
 def test_a_worker_killed_in_the_middle_of_a_question_is_replaced() -> None:
-    """Another process kills the library's child while it computes; after two such deaths it is given up."""
+    """Another process kills the library's child during a comparison; after two such deaths the job fails."""
     with Verifier(workers=1, seconds=20.0) as verifier:
         verifier.grade(r"\boxed{\sin 30^\circ}", "y")
         (worker,) = verifier.pool.pids
@@ -214,7 +214,7 @@ def test_a_stopped_worker_is_killed_from_outside() -> None:
 
 
 def test_the_memory_limit_holds() -> None:
-    """A question that needs more than the limit fails in its child, and nowhere else."""
+    """A comparison that exceeds the memory limit fails in its child only."""
     pool = WorkerPool("mathruler", size=1, seconds=5.0, megabytes=256)
     job = Job("2**4000000000*x", "5")
     pool.run([job])
@@ -240,7 +240,7 @@ def test_workers_end_with_a_trainer_that_is_killed() -> None:
 
 
 def is_running(pid: int) -> bool:
-    """A process whose parent has gone may stay a zombie where nobody reaps it."""
+    """False for zombies: a process whose parent died may never be reaped."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except FileNotFoundError:

@@ -123,7 +123,7 @@ def _place(mapping: dict[str, Any], path: str, text: str) -> None:
     hint = _hint(section, name, ".".join(parents))
     if hint is Method:
         preset(text)
-        # `method=dapo` starts over from a preset: what earlier settings said of the method is dropped.
+        # `method=dapo` starts over from a preset: earlier settings of the method are dropped.
         mapping[name] = {"name": text}
     elif is_dataclass(hint):
         raise UserError(f"{path} is a section, not a field: set one of its fields, {path}.FIELD={text}.")

@@ -41,7 +41,7 @@ class ImageAttention:
     model: str
     prompt_ids: tuple[str, ...]
     mass_PN: np.ndarray
-    """[prompts, layers]: mean over heads, over the tokens of a response and over a prompt's responses."""
+    """[prompts, layers]: mean over heads, response tokens and the responses of a prompt."""
     num_tokens_P: np.ndarray
     """Mean length of a prompt's responses: longer responses have more text to attend to."""
     image_limits: tuple[int, int] | None = None
@@ -53,7 +53,7 @@ class ImageAttention:
         return self.mass_PN.mean(axis=0)
 
     def interval(self, level: float = 0.95, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-        """Lower and upper end of a percentile bootstrap over prompts, each [layers]."""
+        """Lower and upper end of a percentile bootstrap interval over prompts, each [layers]."""
         generator = np.random.default_rng(seed)
         num_prompts = len(self.mass_PN)
         drawn = generator.integers(num_prompts, size=(BOOTSTRAP_DRAWS, num_prompts))
@@ -95,7 +95,7 @@ def response_mass(policy: Policy, unit: PromptWithResponses, *, chunk_queries: i
     """Attention mass of each response's tokens on the prompt's image tokens, [responses, layers] on the CPU.
 
     mass = mean over heads and response tokens of the sum of softmax weights over image tokens; 0 without images.
-    Responses go through the model one by one, in rows without padding.
+    Responses are run one by one, without padding.
     """
     return torch.stack([_one_response(policy, unit.prompt, y, chunk_queries) for y in unit.responses])
 
@@ -128,7 +128,7 @@ class _MassWatcher:
         scaling: float,
         **options: object,
     ) -> tuple[Tensor, Tensor | None]:
-        """query [1, heads, L, d]; key and value [1, key heads, L, d], each shared by some query heads."""
+        """query [1, heads, L, d]; key and value [1, key heads, L, d], each shared by several query heads."""
         self.mass.append(self._mean_mass(query[0], key[0], scaling))
         usual = ALL_ATTENTION_FUNCTIONS["sdpa"]
         return usual(module, query, key, value, attention_mask, scaling=scaling, **options)

@@ -129,8 +129,8 @@ function colourToken(token, quantity, scale) {
   const value = values ? values[token.index] : 0;
   token.classList.toggle("cool", value < 0);
   token.style.setProperty("--strength", Math.min(1, Math.abs(value) / scale.limit).toFixed(3));
-  const said = values ? `, ${quantity.name} ${number(value)}` : "";
-  token.setAttribute("aria-label", `${token.text.trim() || "space"}, token ${token.index + 1} of ${token.response.tokens.length}${said}`);
+  const valueText = values ? `, ${quantity.name} ${number(value)}` : "";
+  token.setAttribute("aria-label", `${token.text.trim() || "space"}, token ${token.index + 1} of ${token.response.tokens.length}${valueText}`);
 }
 
 function showLegend(legend, quantity, scale) {

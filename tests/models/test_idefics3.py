@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from transformers import (
     AutoModelForImageTextToText,
     AutoTokenizer,
@@ -195,6 +196,15 @@ def test_corruption_acts_on_the_towers_patches_and_can_be_looked_at(model, pictu
     shown = np.asarray(model.family.picture(lower))
     assert (shown[56:] == 0).all()
     assert (shown[:56] == np.asarray(source.image)[:56]).all()
+
+
+@pytest.mark.parametrize("splits", [True, False])
+def test_the_grid_follows_from_the_size_alone(model, splits):
+    model.family.image_processor.do_image_splitting = splits
+    sizes = np.random.default_rng(0).integers(1, 400, (60, 2)).tolist()
+    for width, height in [*sizes, (56, 56), (168, 168), (169, 168), (1, 400), (400, 1), (57, 113)]:
+        encoded = model.family.encode_image(Image.new("RGB", (width, height)))
+        assert model.family.grid_of(width, height) == encoded.grid, (width, height)
 
 
 def test_image_limits_are_numbers_of_tiles(folder, picture):

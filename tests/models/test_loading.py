@@ -1,4 +1,4 @@
-"""How a model is held and saved, and what is said where it cannot be loaded."""
+"""How a model is loaded and saved, and the messages for those that cannot be loaded."""
 
 import json
 import shutil

@@ -178,7 +178,7 @@ def odd_batches(rank: Rank) -> dict[str, float]:
     config = config_for("pivot")
     policy = build.load_model(config)
     set_weights(rank, dict(policy.model.named_parameters()))
-    packing = build.packing_of(config)
+    packing = build.packing_of(config, policy)
     scorer = Scorer(policy, rank.corruptor, packing)
     remote = RemoteScorer(rank.outline, rank.corruptor, packing, LocalRanks(rank))
     prompts = list(training_prompts(config).by_id.values())

@@ -10,10 +10,12 @@ import math
 import re
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
 from transformers import Idefics3ImageProcessorPil
+from transformers.models.idefics3.image_processing_pil_idefics3 import get_resize_output_image_size
 
 from pivot.models.corruption import Canvas
 from pivot.models.family import EncodedImage, Family
@@ -74,6 +76,22 @@ class Idefics3(Family):
     def encode_image(self, image: Image.Image) -> EncodedImage:
         out = self.image_processor(images=[[image]], return_tensors="pt", return_row_col_info=True)
         return EncodedImage(out["pixel_values"][0].float(), (out["rows"][0][0], out["cols"][0][0]))
+
+    def grid_of(self, width: int, height: int) -> tuple[int, ...]:
+        """By the processor's own rules, without an image: longest edge first, then up to whole tiles."""
+        processor, side = self.image_processor, self.image_processor.max_image_size["longest_edge"]
+        if not processor.do_image_splitting:
+            return 0, 0
+        shape = np.broadcast_to(np.uint8(0), (3, height, width))
+        height, width = get_resize_output_image_size(shape, processor.size["longest_edge"])
+        ratio = width / height
+        if width >= height:
+            columns = math.ceil(width / side)
+            rows = math.ceil(int(columns * side / ratio) / side)
+        else:
+            rows = math.ceil(height / side)
+            columns = math.ceil(int(rows * side * ratio) / side)
+        return (rows, columns) if max(rows, columns) > 1 else (0, 0)
 
     def canvas(self, image: EncodedImage) -> Canvas:
         """Tiles know where they are in the image; the last is the whole image."""

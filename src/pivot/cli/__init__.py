@@ -19,7 +19,7 @@ COMMANDS = {
     "eval": "accuracy@k of one or several models on benchmarks",
     "report": "one HTML page and figures from a run's folder",
     "compare": "curves and tables of several runs",
-    "sweep": "many runs from one plan: arms and seeds, trained, evaluated, in one table",
+    "sweep": "many runs from one plan: arms x seeds, tables with intervals and verdicts",
     "attention": "attention of responses to image tokens, layer by layer",
     "buffer": "what is in a run's experience buffer",
     "grade": "grade JSON lines of responses and answers from standard input",

@@ -103,8 +103,10 @@ pathlib.Path({str(task.made)!r}).touch()
 
 
 DRIVER = """
-import sys
+import signal, sys
 from pathlib import Path
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it for what runs in the background
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 sys.path.insert(0, {tests!r})
 from test_pool import pool, script
 folder = Path({folder!r})
@@ -134,7 +136,10 @@ def wait_until(condition) -> None:
 def test_a_signal_is_passed_on_and_nothing_new_begins(tmp_path, number):
     driver, _ = started(tmp_path)
     driver.send_signal(number)
-    assert driver.wait(timeout=60) == 41
+    try:
+        assert driver.wait(timeout=60) == 41
+    finally:
+        driver.kill()
     assert (tmp_path / "asked").exists()
     assert not (tmp_path / "two.made").exists()
 

@@ -12,7 +12,7 @@ from pivot.sweep.plan import Claim, Plan
 from pivot.sweep.runs import SweepRun
 from pivot.sweep.schedule import best_variant
 from pivot.sweep.scores import measure_pair
-from pivot.sweep.statistics import Difference, paired_difference, show
+from pivot.sweep.statistics import Difference, paired_difference
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Judged:
 
     @property
     def text(self) -> str:
-        return f"{self.better} > {self.than}"
+        return f"{self.better} beats {self.than}"
 
     @property
     def verdict(self) -> str:
@@ -86,18 +86,17 @@ def _paired(first: list[SweepRun], second: list[SweepRun]) -> list[tuple[SweepRu
 
 
 def claims_table(judged: Sequence[Judged]) -> Table:
-    """A row per claim: difference in points, its 95% interval, the verdict."""
-    names = ("Measure", "Seeds", "Difference", "95% interval", "Verdict")
+    """A row per claim: difference in points, the ends of its 95% interval, the verdict."""
+    columns = (Column("Measure", best=None), Column("Seeds", best=None, form="d"))
+    columns += tuple(Column(name, best=None, form="+.2f") for name in ("Difference", "Low", "High"))
+    columns += (Column("Verdict", best=None),)
     rows = []
     for one in judged:
         found = one.difference
-        if found is None:
-            values = (one.measure, None, None, None, one.verdict)
-        else:
-            low, high = (show(100 * value, "+.2f") for value in (found.low, found.high))
-            interval = f"{low} to {high}" if found.seeds > 1 else None
-            values = (one.measure, str(found.seeds), show(100 * found.mean, "+.2f"), interval, one.verdict)
-        rows.append(Row(one.text, values, ranked=False))
-    caption = "Claims: differences in points, paired by seed, with 95% bootstrap intervals over seeds"
-    columns = tuple(Column(name, best=None) for name in names)
+        numbers = (None, None, None, None)
+        if found is not None:
+            ends = (100 * found.low, 100 * found.high) if found.seeds > 1 else (None, None)
+            numbers = (found.seeds, 100 * found.mean, *ends)
+        rows.append(Row(one.text, (one.measure, *numbers, one.verdict), ranked=False))
+    caption = "Claims: differences in points, paired by seed; low and high are the ends of a 95% interval over seeds"
     return Table("claims", caption, "Claim", columns, tuple(rows))

@@ -59,8 +59,8 @@ def _describe_run(run: SweepRun, is_due: bool) -> Iterator[str]:
         yield f"  settings: {', '.join(differences(run.config))}"
         yield f"  one node: {_typed(run.train_command(_one_node(run.plan.engine)))}"
         yield f"  cluster:  {_typed(run.train_command(_cluster(run.plan.engine)))}"
-        reckoned = estimate.estimate_training(run.config)
-        yield f"  estimate: {reckoned.text() if reckoned else 'unknown: the model has no known size'}"
+        estimated = estimate.estimate_training(run.config)
+        yield f"  estimate: {estimated.text() if estimated else 'unknown: the model has no known size'}"
     if run.plan.sets:
         yield f"  evaluate: {_typed(run.eval_command(run.plan.benchmarks))}"
 

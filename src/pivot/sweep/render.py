@@ -39,7 +39,7 @@ def render(plan: Plan, runs: Sequence[SweepRun]) -> tuple[str, Path]:
     trained = [run.folder for run in runs if run.seed is not None and (run.folder / "config.json").exists()]
     folder.mkdir(parents=True, exist_ok=True)
     write_tables(tables, folder)
-    save_figures(charts, folder)
+    save_figures(charts, folder / "figures")
     compared = write_comparison(trained, folder / "comparison") if trained else None
     page = folder / "index.html"
     write_bytes(page, _page(plan, tables, charts, compared).encode("utf-8", "backslashreplace"))

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pivot import durable
+from pivot.engines.optimizer import MasterAdamW
 from pivot.experience import storage
 from pivot.rewards.judge import VerifierJudge
 from pivot.runs import checkpoint, state
@@ -22,7 +23,6 @@ from pivot.runs import run as run_module
 from pivot.runs.folder import RunFolder
 from pivot.runs.stopping import Stopping
 from pivot.training import scoring, trainer, update
-from pivot.training.optimizer import MasterAdamW
 
 _steps_begun = 0
 

@@ -6,11 +6,11 @@ import pytest
 import torch
 from fault_harness import newest_checkpoint, repeatable_rows
 
+from pivot.engines.memory import is_out_of_memory, within_memory
 from pivot.errors import UserError
 from pivot.models.policy import Policy
 from pivot.runs.run import resume, train
 from pivot.training import trainer as trainer_module
-from pivot.training.memory import is_out_of_memory, within_memory
 
 SETTINGS = ("method.dynamic_sampling=false", "train.prompts_per_step=4", "train.minibatch_prompts=4",
             "train.steps=2")  # fmt: skip

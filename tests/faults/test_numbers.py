@@ -8,13 +8,13 @@ import torch
 from fault_harness import newest_checkpoint, repeatable_rows
 from safetensors.torch import load_file
 
+from pivot.engines.optimizer import MasterAdamW
 from pivot.errors import UserError
 from pivot.jsonl import read_rows
 from pivot.runs.checkpoint import CheckpointStore, find_damage
-from pivot.runs.history import ENOUGH, WINDOW, FormWatch, History, loud
+from pivot.runs.guard import ENOUGH, WINDOW, FormWatch, History, loud
 from pivot.runs.run import resume, train
 from pivot.training import update
-from pivot.training.optimizer import MasterAdamW
 
 EVERY_STEP_UPDATES = ("method.dynamic_sampling=false", "train.minibatch_prompts=3")
 REAL_OBJECTIVE = update.objective

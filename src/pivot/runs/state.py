@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from pivot.durable import write_json
+from pivot.engines.tensor_file import load_tensors, save_tensors
 from pivot.errors import UserError
 from pivot.experience import storage
 from pivot.models.loading import save_policy
-from pivot.runs.tensor_file import load_tensors, save_tensors
 from pivot.training.trainer import Trainer
 
 VERSION = 1

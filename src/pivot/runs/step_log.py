@@ -7,7 +7,7 @@ from typing import Any
 
 from pivot.config import Config
 from pivot.runs.folder import RunFolder
-from pivot.runs.history import FormWatch, FullnessWatch, History, loud
+from pivot.runs.guard import FormWatch, FullnessWatch, History, loud
 from pivot.runs.rollout_records import rollout_records
 from pivot.training.trainer import StepOutcome, Trainer
 

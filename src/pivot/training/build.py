@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import torch
 
 from pivot.config import Config
+from pivot.engines.optimizer import MasterAdamW
 from pivot.experience import ExperienceBuffer, ReplayGate
 from pivot.models.corruption import Corruption, Corruptor
 from pivot.models.loading import ModelOptions, load_policy
@@ -16,13 +17,11 @@ from pivot.rewards.judge import FunctionJudge, Judge, VerifierJudge
 from pivot.sampling import Sampling
 from pivot.training.anchors import AnchorSelector
 from pivot.training.clock import PhaseClock
-from pivot.training.optimizer import MasterAdamW
 from pivot.training.packing import Packing
 from pivot.training.plan import StepPlan
 from pivot.training.prompts import expert_demonstrations
 from pivot.training.scoring import Scorer
-from pivot.training.selection import Sources
-from pivot.training.stream import FreshStream
+from pivot.training.selection import FreshStream, Sources
 from pivot.training.trainer import Trainer
 from pivot.training.update import Updater
 from pivot.types import Prompt

@@ -10,10 +10,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from pivot.engines.memory import within_memory
 from pivot.models.corruption import Corruptor
 from pivot.models.policy import Policy, ResponseStatistics
 from pivot.models.rows import PromptWithResponses
-from pivot.training.memory import within_memory
 from pivot.training.packing import Packing, row_indices, select
 
 View = Literal["clean", "corrupted", "both"]

@@ -1,20 +1,120 @@
-"""Which prompts a step rolls out: fresh ones, replayed ones, and more of either until its quotas are full.
+"""Which prompts a step samples: fresh ones, replayed ones, and more of either until its quotas are full.
 
 Half of a batch is replayed once the gate is open (App. C.2). A group that the filter drops is replaced from its own
 source for up to `max_tries` rounds; what replay could not fill by then is filled with fresh prompts by the same rule.
-Each round asks for as many more prompts as recent steps lost to the filter, so that most steps need one or two rounds.
+Each round asks for more prompts than are missing, by the share that the filter dropped in recent steps, so that most
+steps need one or two rounds.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
 
 from pivot.experience import Draw, ExperienceBuffer, StoredResponse
-from pivot.training.keep_rates import KeepRates
-from pivot.training.stream import FreshStream
+from pivot.seeding import stable_seed
 from pivot.types import Prompt, RolloutGroup
+
+WINDOW = 5
+"""Steps that are remembered: success rates change, and old ones say little about the next step."""
+MOST = 4
+"""A round asks for at most this many times the missing groups."""
+MARGIN = 0.5
+"""Standard deviations added to the expected number of prompts: fewer rounds for a few surplus groups."""
+
+
+class FreshStream:
+    """The data set's prompt ids in a new order every epoch, without end; excluded ids come first next time.
+
+    The order of an epoch depends on (seed, epoch) alone, so the state is three small values.
+    """
+
+    def __init__(self, prompt_ids: Sequence[str], seed: int) -> None:
+        self._ids, self._seed = list(prompt_ids), seed
+        self._deferred: list[str] = []
+        self._position = 0
+        self._start_epoch(0)
+
+    @property
+    def epoch(self) -> int:
+        """Full passes over the data so far."""
+        return self._epoch
+
+    def take(self, num_prompts: int, exclude: Collection[str] = ()) -> list[str]:
+        """The next prompts that are not in `exclude`; fewer only when no others are left.
+
+        Excluded prompts that come up are deferred, not dropped: the next call sees them first.
+        """
+        wanted = min(num_prompts, len(set(self._ids) - set(exclude)))
+        waiting, self._deferred = self._deferred, []
+        taken: dict[str, None] = {}
+        while len(taken) < wanted:
+            prompt_id = waiting.pop(0) if waiting else self._next()
+            if prompt_id in taken or prompt_id in exclude:
+                self._deferred.append(prompt_id)
+            else:
+                taken[prompt_id] = None
+        self._deferred += waiting
+        return list(taken)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"epoch": self._epoch, "position": self._position, "deferred": list(self._deferred)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._start_epoch(state["epoch"])
+        self._position = state["position"]
+        self._deferred = list(state["deferred"])
+
+    def _next(self) -> str:
+        if self._position == len(self._order):
+            self._start_epoch(self._epoch + 1)
+        self._position += 1
+        return self._ids[self._order[self._position - 1]]
+
+    def _start_epoch(self, epoch: int) -> None:
+        self._epoch, self._position = epoch, 0
+        generator = np.random.Generator(np.random.Philox(key=stable_seed(self._seed, "epoch", epoch)))
+        self._order = generator.permutation(len(self._ids)).tolist()
+
+
+@dataclass
+class KeepRates:
+    """How many groups of each source (fresh, replayed) were sampled and survived the filter in recent steps."""
+
+    history: dict[bool, list[tuple[int, int]]] = field(default_factory=lambda: {False: [], True: []})
+    """replayed -> (survived, sampled) of each remembered step, newest last."""
+
+    def prompts_for(self, missing: int, replayed: bool, survived: int = 0, sampled: int = 0) -> int:
+        """How many prompts to sample so that `missing` groups are expected to survive.
+
+        The number of draws until k survive, each with probability r, has mean k/r and deviation sqrt(k (1 - r))/r.
+        `survived` of `sampled` are this step's own counts so far.
+        """
+        for past_survived, past_sampled in self.history[replayed]:
+            survived, sampled = survived + past_survived, sampled + past_sampled
+        if not survived:
+            return MOST * missing if sampled else missing
+        rate = survived / sampled
+        expected = (missing + MARGIN * math.sqrt(missing * (1 - rate))) / rate
+        return min(math.ceil(expected), MOST * missing)
+
+    def add(self, replayed: bool, survived: int, sampled: int) -> None:
+        """Remember a step that sampled something from this source."""
+        if sampled:
+            self.history[replayed] = [*self.history[replayed], (survived, sampled)][-WINDOW:]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"fresh": self.history[False], "replayed": self.history[True]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.history = {
+            replayed: [(survived, sampled) for survived, sampled in state[name]]
+            for name, replayed in (("fresh", False), ("replayed", True))
+        }
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
+from pivot.engines.memory import within_memory
 from pivot.errors import UserError
 from pivot.experience import ReplayGate, StoredResponse
 from pivot.method import Allocation, Method, TokenScores, allocate_advantage
@@ -19,7 +20,6 @@ from pivot.training.anchors import AnchorScores, AnchorSelector
 from pivot.training.batch import StepBatch, build_batch, shuffled, with_experience
 from pivot.training.clock import PhaseClock
 from pivot.training.lookahead import Lookahead
-from pivot.training.memory import within_memory
 from pivot.training.plan import StepPlan
 from pivot.training.scoring import Scorer
 from pivot.training.selection import PromptDraw, Quotas, Selection, Sources

@@ -12,12 +12,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from pivot.engines.memory import within_memory
+from pivot.engines.optimizer import MasterAdamW
 from pivot.method import Allocation, Method, ObjectiveInputs, count_totals, objective
 from pivot.models.policy import Policy
 from pivot.models.rows import PromptWithResponses
 from pivot.training.batch import StepBatch
-from pivot.training.memory import within_memory
-from pivot.training.optimizer import MasterAdamW
 from pivot.training.packing import MicroBatch, Packing, row_indices, select
 
 MAXIMA = ("ratio_max",)

@@ -23,8 +23,7 @@ from pivot.training.anchors import AnchorScores, AnchorSelector
 from pivot.training.clock import PhaseClock
 from pivot.training.prompts import expert_demonstrations
 from pivot.training.scoring import Scorer
-from pivot.training.selection import Selection, Sources
-from pivot.training.stream import FreshStream
+from pivot.training.selection import FreshStream, Selection, Sources
 from pivot.training.trainer import StepOutcome, Trainer
 from pivot.types import Prompt, Response, RolloutGroup
 

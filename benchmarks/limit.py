@@ -19,6 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.turns import machine
 from benchmarks.world import make_trainer
+from pivot.method import allocate_advantage
 
 SIZE = 2048
 
@@ -61,13 +62,13 @@ def _passes(threads: int) -> dict[str, Callable[[], object]]:
     selection.observe(groups)
     batch = trainer._batch(selection.kept, 1)
     trainer._score(batch, 1)
-    allocation = trainer._allocate(batch)
+    batch.tensors, _ = allocate_advantage(trainer.method, batch.tensors)
 
     def score() -> None:
         trainer.policy.forget_features()
         trainer.scorer.score(batch.units, 1, "corrupted")
 
-    return {"scoring": score, "training": lambda: trainer.updater.update(batch, allocation)}
+    return {"scoring": score, "training": lambda: trainer.updater.update(batch)}
 
 
 def _count(work: Callable[[], object]) -> float:

@@ -26,14 +26,14 @@ class Poison:
     def __init__(self, calls, kind):
         self.calls, self.kind, self.count = set(calls), kind, 0
 
-    def __call__(self, method, inputs, totals):
+    def __call__(self, method, batch, totals):
         self.count += 1
-        loss, values = REAL_OBJECTIVE(method, inputs, totals)
+        loss, values = REAL_OBJECTIVE(method, batch, totals)
         if self.count not in self.calls:
             return loss, values
         if self.kind == "loss":
             return loss * math.nan, values
-        return loss + _InfiniteGradient.apply(inputs.logprobs_BT).sum() * 0, values
+        return loss + _InfiniteGradient.apply(batch.new_logprobs_BT).sum() * 0, values
 
 
 class _InfiniteGradient(torch.autograd.Function):

@@ -37,7 +37,7 @@ def test_a_thread_beside_changes_no_bit(config, monkeypatch):
         runs.append((trainer, found))
     (threaded, ours), (plain, theirs) = runs
     for a, b in zip(ours, theirs, strict=True):
-        assert torch.equal(a.allocation.advantage_BT, b.allocation.advantage_BT)
+        assert torch.equal(a.batch.tensors.advantage_BT, b.batch.tensors.advantage_BT)
         assert a.update.grad_norms == b.update.grad_norms
         assert a.anchors == b.anchors
     for name, weight in threaded.policy.trainable_parameters().items():
@@ -50,7 +50,9 @@ def test_without_it_numbers_differ_by_rounding_alone(config, small_config):
     off = small_config("pivot", "method.warmup_share=0", "train.lr=1e-3", "train.overlap=false")
     (_, ours), (_, theirs) = outcomes(config, 2), outcomes(off, 2)
     for a, b in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(a.allocation.advantage_BT, b.allocation.advantage_BT, atol=1e-3, rtol=1e-3)
+        torch.testing.assert_close(
+            a.batch.tensors.advantage_BT, b.batch.tensors.advantage_BT, atol=1e-3, rtol=1e-3
+        )
         assert [g.anchor and g.anchor.token_ids_T.tolist() for g in a.selection.kept] == [
             g.anchor and g.anchor.token_ids_T.tolist() for g in b.selection.kept
         ]

@@ -15,7 +15,7 @@ from pivot.runs import run as run_module
 from pivot.runs.run import resume, train
 from pivot.training import build
 from pivot.training.anchors import AnchorSelector, _select
-from pivot.training.batch import StepBatch, with_experience
+from pivot.training.batch import minibatch_sizes, with_experience
 from pivot.training.selection import PromptDraw
 from pivot.types import Anchor, Prompt, Response, Reward, RolloutGroup
 
@@ -39,24 +39,6 @@ def test_a_share_of_a_batch_is_rounded_not_cut(small_config, make_trainer):
 # Minibatches -----------------------------------------------------------------------------------------------------
 
 
-def batch_of(num_groups: int, minibatch: int, num_responses: int = 2) -> StepBatch:
-    nothing = torch.zeros(num_groups * num_responses, 1)
-    return StepBatch(
-        groups=[None] * num_groups,
-        units=[],
-        minibatch_groups=minibatch,
-        mask_BT=nothing,
-        clean_logprobs_BT=nothing,
-        old_logprobs_BT=nothing,
-        entropy_BT=nothing,
-        rewards_PG=torch.zeros(num_groups, num_responses),
-        format_PG=torch.zeros(num_groups, num_responses),
-        off_policy_B=nothing,
-        anchor_logprob_B=nothing,
-        anchor_logprobs_BT=nothing,
-    )
-
-
 @pytest.mark.parametrize(
     ("num_groups", "minibatch", "sizes"),
     [
@@ -72,11 +54,7 @@ def batch_of(num_groups: int, minibatch: int, num_responses: int = 2) -> StepBat
     ],
 )
 def test_a_small_leftover_joins_the_minibatch_before_it(num_groups, minibatch, sizes):
-    batch = batch_of(num_groups, minibatch)
-    assert [len(groups) for groups in batch.minibatches()] == sizes
-    assert [g for groups in batch.minibatches() for g in groups] == list(range(num_groups))
-    assert batch.minibatch_B.bincount().tolist() == [2 * size for size in sizes]
-    assert batch.minibatch_B.tolist() == sorted(batch.minibatch_B.tolist())
+    assert minibatch_sizes(num_groups, minibatch) == sizes
 
 
 def test_a_leftover_group_gets_no_update_of_its_own(small_config, make_trainer):
@@ -141,7 +119,7 @@ def test_entropies_and_support_use_the_same_temperature(small_config, make_train
         trainer = make_trainer(
             small_config("vaa", "rollout.temperature=0.6", f"rollout.recompute_logprobs={recompute}")
         )
-        batches.append(trainer.step().batch)
+        batches.append(trainer.step().batch.tensors)
         trainer.judge.close()
     for name in ("old_logprobs_BT", "entropy_BT", "corrupted_logprobs_BT"):
         torch.testing.assert_close(getattr(batches[0], name), getattr(batches[1], name), atol=5e-5, rtol=0)
@@ -173,10 +151,10 @@ def test_an_experience_brings_the_rewards_it_was_recorded_with(small_config, mak
     buffer.load_state_dict(state)
     outcome = trainer.step()
     trainer.judge.close()
-    off_policy_PG = outcome.batch.off_policy_B.view_as(outcome.batch.format_PG)
-    assert off_policy_PG.any()
-    assert (outcome.batch.format_PG[off_policy_PG] == 0.0).all()
-    assert (outcome.batch.rewards_PG[off_policy_PG] == 1.0).all()
+    rows = outcome.batch.tensors
+    assert rows.off_policy_B.any()
+    assert (rows.format_B[rows.off_policy_B] == 0.0).all()
+    assert (rows.rewards_B[rows.off_policy_B] == 1.0).all()
 
 
 def test_every_group_that_off_pg_trains_on_is_informative_with_its_experience(
@@ -190,7 +168,7 @@ def test_every_group_that_off_pg_trains_on_is_informative_with_its_experience(
     for _ in range(3):
         outcome = trainer.step()
         groups += outcome.batch.groups
-        off_policy_PG = outcome.batch.off_policy_B.view_as(outcome.batch.rewards_PG)
+        off_policy_PG = outcome.batch.tensors.by_prompt(outcome.batch.tensors.off_policy_B)
         has_anchor = torch.tensor([g.anchor is not None for g in outcome.batch.groups])
         assert torch.equal(off_policy_PG.any(dim=1), has_anchor)
     trainer.judge.close()

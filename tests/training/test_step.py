@@ -109,8 +109,8 @@ def test_calibrl_as_its_own_script_runs_it(small_config, make_trainer):
             row = 4 * g + i
             weight = abs(group.accuracies[i] - mean["accuracy"])
             expected = torch.full((len(response),), total[i] - mean["total"])
-            torch.testing.assert_close(outcome.allocation.advantage_BT[row, : len(response)], expected)
-            for t, logprob in enumerate(batch.clean_logprobs_BT[row, : len(response)].tolist()):
+            torch.testing.assert_close(batch.tensors.advantage_BT[row, : len(response)], expected)
+            for t, logprob in enumerate(batch.tensors.clean_logprobs_BT[row, : len(response)].tolist()):
                 num_past_end += t >= len(anchor)
                 x = logprob - (anchor[t] if t < len(anchor) else 0.0)
                 x = -x if group.accuracies[i] > 0.5 else x
@@ -118,7 +118,7 @@ def test_calibrl_as_its_own_script_runs_it(small_config, make_trainer):
     assert num_past_end > 0
     # The first update's log-probs are those of the step's start, so the term is known before it.
     terms = outcome.update.terms
-    assert terms["calibration"] == pytest.approx(guide / int(batch.mask_BT.sum()), rel=1e-4)
+    assert terms["calibration"] == pytest.approx(guide / int(batch.tensors.mask_BT.sum()), rel=1e-4)
     assert terms["total"] == pytest.approx(terms["policy"] + 0.1 * terms["calibration"], rel=1e-5)
     assert not {"kl", "entropy"} & terms.keys()
     assert any(not torch.equal(p, before[name]) for name, p in trainer.policy.model.named_parameters())
@@ -157,7 +157,7 @@ def test_recomputed_old_logprobs_are_those_of_decoding(small_config, make_traine
     batches = []
     for recompute in ("false", "true"):
         trainer = make_trainer(small_config("vaa", f"rollout.recompute_logprobs={recompute}"))
-        batches.append(trainer.step().batch)
+        batches.append(trainer.step().batch.tensors)
         trainer.judge.close()
     torch.testing.assert_close(batches[0].old_logprobs_BT, batches[1].old_logprobs_BT, atol=3e-5, rtol=0)
     torch.testing.assert_close(batches[0].entropy_BT, batches[1].entropy_BT, atol=3e-5, rtol=0)
@@ -175,7 +175,7 @@ def test_prompts_without_an_image_have_no_support(tmp_path, small_config, make_t
     trainer._verify(groups)
     batch = trainer._batch(groups, 1)
     trainer._score(batch, 1)
-    assert torch.equal(batch.corrupted_logprobs_BT, batch.clean_logprobs_BT)
+    assert torch.equal(batch.tensors.corrupted_logprobs_BT, batch.tensors.clean_logprobs_BT)
     trainer.judge.close()
 
 
@@ -191,7 +191,7 @@ def test_training_scores_of_a_replayed_group_never_include_its_anchor(small_conf
     for g, group in enumerate(outcome.batch.groups):
         rewards = torch.tensor(group.accuracies)
         expected = (rewards - rewards.mean()) / (rewards.std() + 1e-6)
-        torch.testing.assert_close(outcome.allocation.group_advantage_B[4 * g : 4 * g + 4], expected)
+        torch.testing.assert_close(outcome.batch.tensors.group_advantage_B[4 * g : 4 * g + 4], expected)
         assert (group.anchor is not None) == group.replayed
 
 

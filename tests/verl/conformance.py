@@ -132,10 +132,10 @@ def compare(one, other, found: dict[str, float]) -> None:
 
     assert [g.prompt.id for g in one.batch.groups] == [g.prompt.id for g in other.batch.groups]
     for name in ("clean_logprobs_BT", "entropy_BT", "corrupted_logprobs_BT", "reference_logprobs_BT",
-                 "anchor_logprob_B"):  # fmt: skip
-        note(name, getattr(one.batch, name), getattr(other.batch, name))
-    for name in ("support_BT", "utility_BT", "advantage_BT", "policy_mask_BT"):
-        note(name, getattr(one.allocation, name), getattr(other.allocation, name))
+                 "anchor_logprob_B", "advantage_BT", "policy_mask_BT"):  # fmt: skip
+        note(name, getattr(one.batch.tensors, name), getattr(other.batch.tensors, name))
+    for name in ("support_BT", "utility_BT"):
+        note(name, getattr(one.diagnostics, name), getattr(other.diagnostics, name))
     note("dependency", one.anchors.dependency, other.anchors.dependency)
     note("grad_norm", one.update.grad_norms, other.update.grad_norms)
     for name, value in one.update.terms.items():

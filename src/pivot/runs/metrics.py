@@ -78,36 +78,39 @@ def _entropy(outcome: StepOutcome, responses: Sequence[Response]) -> Row:
     known = [float(r.entropy_T.sum()) for r in responses if r.entropy_T is not None]
     if len(known) == len(responses):
         return {"rollout/entropy": sum(known) / max(1, sum(map(len, responses)))}
-    batch = outcome.batch
-    return {} if batch is None else {"rollout/entropy": _masked_mean(batch.entropy_BT, batch.mask_BT)}
+    if outcome.batch is None:
+        return {}
+    rows = outcome.batch.tensors
+    return {"rollout/entropy": _masked_mean(rows.entropy_BT, rows.mask_BT)}
 
 
 def _visual(outcome: StepOutcome) -> Row:
-    batch, allocation = outcome.batch, outcome.allocation
+    found = outcome.diagnostics
     row: Row = {}
     if outcome.anchors.dependency is not None:
         row["visual/dependency"] = outcome.anchors.dependency
-    if batch is None or allocation is None or allocation.support_BT is None or allocation.utility_BT is None:
+    if outcome.batch is None or found is None or found.support_BT is None or found.utility_BT is None:
         return row
+    batch = outcome.batch.tensors
     correct_BT = batch.correct_B[:, None] & batch.mask_BT
     wrong_BT = ~batch.correct_B[:, None] & batch.mask_BT
     row |= {
-        "visual/support_mean": _masked_mean(allocation.support_BT, batch.mask_BT),
-        "visual/support_correct": _masked_mean(allocation.support_BT, correct_BT),
-        "visual/support_wrong": _masked_mean(allocation.support_BT, wrong_BT),
+        "visual/support_mean": _masked_mean(found.support_BT, batch.mask_BT),
+        "visual/support_correct": _masked_mean(found.support_BT, correct_BT),
+        "visual/support_wrong": _masked_mean(found.support_BT, wrong_BT),
         "visual/unlikely_weight": unlikely_weight(
-            batch.clean_logprobs_BT, allocation.group_advantage_B, allocation.utility_BT, batch.mask_BT
+            batch.clean_logprobs_BT, batch.given("group_advantage_B"), found.utility_BT, batch.mask_BT
         ),
     }
-    if allocation.support_clipped_share is not None:
-        row["visual/support_clipped_share"] = float(allocation.support_clipped_share)
-    if allocation.beta is not None:
-        row["visual/beta"] = float(allocation.beta)
-    if allocation.protected_BT is not None:
-        row["visual/protected_share"] = _masked_mean(allocation.protected_BT.float(), batch.mask_BT)
+    if found.support_clipped_share is not None:
+        row["visual/support_clipped_share"] = float(found.support_clipped_share)
+    if found.beta is not None:
+        row["visual/beta"] = float(found.beta)
+    if found.protected_BT is not None:
+        row["visual/protected_share"] = _masked_mean(found.protected_BT.float(), batch.mask_BT)
     levels = torch.tensor([q / 100 for q in QUANTILES])
-    found = _quantiles(allocation.utility_BT[batch.mask_BT], levels)
-    return row | {f"visual/utility_p{q:02d}": value for q, value in zip(QUANTILES, found, strict=True)}
+    values = _quantiles(found.utility_BT[batch.mask_BT], levels)
+    return row | {f"visual/utility_p{q:02d}": value for q, value in zip(QUANTILES, values, strict=True)}
 
 
 def unlikely_weight(logprobs_BT: Tensor, advantage_B: Tensor, utility_BT: Tensor, mask_BT: Tensor) -> float:

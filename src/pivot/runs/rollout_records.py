@@ -12,7 +12,7 @@ from PIL import Image
 from torch import Tensor
 
 from pivot.data.images import open_rgb
-from pivot.method import Allocation, k3_divergence
+from pivot.method import Diagnostics, k3_divergence
 from pivot.models.corruption import Corruptor
 from pivot.models.encoding import EncodedPrompt
 from pivot.models.policy import Policy
@@ -26,37 +26,33 @@ def rollout_records(
     outcome: StepOutcome, policy: Policy, corruptor: Corruptor, num_groups: int
 ) -> list[dict[str, Any]]:
     """The most telling groups of a step, as docs/run_folder.md describes them."""
-    batch, allocation = outcome.batch, outcome.allocation
-    if batch is None or allocation is None:
+    batch, diagnostics = outcome.batch, outcome.diagnostics
+    if batch is None or diagnostics is None:
         return []
-    writer = _Writer(outcome.step, batch, allocation, policy, corruptor)
-    return [writer.group(g) for g in _most_telling(batch, allocation)[:num_groups]]
+    writer = _Writer(outcome.step, batch, diagnostics, policy, corruptor)
+    return [writer.group(g) for g in _most_telling(batch)[:num_groups]]
 
 
-def _most_telling(batch: StepBatch, allocation: Allocation) -> list[int]:
+def _most_telling(batch: StepBatch) -> list[int]:
     """Groups with both right and wrong responses, those whose advantages spread most over tokens first."""
-    num_responses = batch.rewards_PG.shape[1]
-    spread_B = (
-        (allocation.advantage_BT - allocation.group_advantage_B[:, None]).abs().mul(batch.mask_BT).amax(1)
-    )
-    spread_P = spread_B.view(-1, num_responses).amax(1).tolist()
+    rows = batch.tensors
+    spread_BT = (rows.given("advantage_BT") - rows.given("group_advantage_B")[:, None]).abs()
+    spread_P = rows.by_prompt(spread_BT.mul(rows.mask_BT).amax(1)).amax(1).tolist()
     mixed = [g for g, group in enumerate(batch.groups) if group.is_informative]
     return sorted(mixed, key=lambda g: (-spread_P[g], g))
 
 
 class _Writer:
     def __init__(
-        self, step: int, batch: StepBatch, allocation: Allocation, policy: Policy, corruptor: Corruptor
+        self, step: int, batch: StepBatch, diagnostics: Diagnostics, policy: Policy, corruptor: Corruptor
     ) -> None:
-        self.step, self.batch, self.allocation = step, batch, allocation
+        self.step, self.groups, self.rows = step, batch.groups, batch.tensors
+        self.diagnostics = diagnostics
         self.policy, self.corruptor = policy, corruptor
 
     def group(self, g: int) -> dict[str, Any]:
-        group = self.batch.groups[g]
+        group = self.groups[g]
         encoded = self.policy.encoder.encode(group.prompt)
-        with_corrupted = (
-            self.allocation.support_BT is not None or self.batch.corrupted_logprobs_BT is not None
-        )
         return {
             "step": self.step,
             "prompt_id": group.prompt.id,
@@ -64,26 +60,28 @@ class _Writer:
             "question": group.prompt.question,
             "answer": group.prompt.answer,
             "images": [_data_uri(open_rgb(source)) for source in group.prompt.images],
-            "corrupted_images": self._corrupted(encoded) if with_corrupted else [],
+            "corrupted_images": self._corrupted(encoded)
+            if self.rows.corrupted_logprobs_BT is not None
+            else [],
             "replayed": group.replayed,
             "anchor": self._anchor(g),
             "responses": [self._response(g, i) for i in range(len(group.responses))],
         }
 
     def _response(self, g: int, i: int) -> dict[str, Any]:
-        response = self.batch.groups[g].responses[i]
-        row = g * self.batch.rewards_PG.shape[1] + i
+        response = self.groups[g].responses[i]
+        row = g * self.rows.group_size + i
         length, reward = len(response), response.reward
         assert reward is not None
-        allocation, batch = self.allocation, self.batch
+        rows, diagnostics = self.rows, self.diagnostics
         columns = {
-            "logprobs": batch.clean_logprobs_BT,
-            "entropy": batch.entropy_BT,
-            "support": allocation.support_BT,
-            "future": allocation.future_BT,
-            "gate": allocation.gate_BT,
-            "utility": allocation.utility_BT,
-            "advantage_final": allocation.advantage_BT,
+            "logprobs": rows.clean_logprobs_BT,
+            "entropy": rows.entropy_BT,
+            "support": diagnostics.support_BT,
+            "future": diagnostics.future_BT,
+            "gate": diagnostics.gate_BT,
+            "utility": diagnostics.utility_BT,
+            "advantage_final": rows.advantage_BT,
         }
         return {
             "text": response.text
@@ -94,25 +92,25 @@ class _Writer:
             "reason": reward.reason,
             "extracted": reward.extracted,
             "truncated": response.truncated,
-            "experience": bool(batch.off_policy_B[row]),
-            "advantage": round(float(allocation.group_advantage_B[row]), 5),
+            "experience": bool(rows.given("off_policy_B")[row]),
+            "advantage": round(float(rows.given("group_advantage_B")[row]), 5),
             "dependency": self._dependency(row, length),
             **{name: _numbers(v[row, :length]) for name, v in columns.items() if v is not None},
         }
 
     def _dependency(self, row: int, length: int) -> float | None:
         """V(y) as its sampled tokens estimate it: the mean k3, whose expectation is the divergence of Eq. 4."""
-        corrupted_BT = self.batch.corrupted_logprobs_BT
+        corrupted_BT = self.rows.corrupted_logprobs_BT
         if corrupted_BT is None:
             return None
-        clean_BT = self.batch.clean_logprobs_BT
+        clean_BT = self.rows.clean_logprobs_BT
         k3_BT = k3_divergence(
-            clean_BT[row : row + 1], corrupted_BT[row : row + 1], self.batch.mask_BT[row : row + 1]
+            clean_BT[row : row + 1], corrupted_BT[row : row + 1], self.rows.mask_BT[row : row + 1]
         )
         return round(float(k3_BT.sum()) / max(1, length), 5)
 
     def _anchor(self, g: int) -> dict[str, Any] | None:
-        anchor = self.batch.groups[g].anchor
+        anchor = self.groups[g].anchor
         if anchor is None or anchor.logprobs_T is None:
             return None
         return {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,53 +10,38 @@ import torch
 from torch import Tensor
 
 from pivot.errors import UserError
+from pivot.method import Batch
 from pivot.models.encoding import EncodedPrompt
 from pivot.models.rows import PromptWithResponses
 from pivot.seeding import stable_seed
-from pivot.training.packing import pad_rows
+from pivot.training.packing import first_rows, pad_rows
 from pivot.types import Anchor, Response, RolloutGroup
 
 
 @dataclass
 class StepBatch:
-    """P groups of G responses: B = P*G rows of at most T tokens."""
+    """The groups of a step and the tensors of their rows: each group's responses, group by group."""
 
     groups: list[RolloutGroup]
     units: list[PromptWithResponses]
-    minibatch_groups: int
-    mask_BT: Tensor
-    clean_logprobs_BT: Tensor
-    """log p at the weights of the step's start."""
-    old_logprobs_BT: Tensor
-    """The ratio's denominator: the same, but what was recorded for an experience in the group (Off-PG)."""
-    entropy_BT: Tensor
-    rewards_PG: Tensor
-    format_PG: Tensor
-    off_policy_B: Tensor
-    """Rows that are old experiences, not samples of this step."""
-    anchor_logprob_B: Tensor
-    """Mean token log-prob of the row's anchor (`seq_sum`: their sum); NaN where there is none."""
-    anchor_logprobs_BT: Tensor
-    """The anchor's log-probs by token index; NaN past its end and where there is none."""
-    corrupted_logprobs_BT: Tensor | None = None
-    reference_logprobs_BT: Tensor | None = None
+    """Per group, the token ids of its rows."""
+    tensors: Batch
 
-    @property
-    def correct_B(self) -> Tensor:
-        return (self.rewards_PG > 0.5).flatten()
+    def minibatches(self) -> Iterator[tuple[list[PromptWithResponses], Batch]]:
+        """The units and rows of each update."""
+        minibatch_B = self.tensors.given("minibatch_B")
+        of_unit = minibatch_B[first_rows(self.units)].tolist()
+        for m in dict.fromkeys(of_unit):
+            units = [unit for unit, minibatch in zip(self.units, of_unit, strict=True) if minibatch == m]
+            yield units, self.tensors.select((minibatch_B == m).nonzero()[:, 0])
 
-    @property
-    def minibatch_B(self) -> Tensor:
-        """Which minibatch a row belongs to."""
-        sizes = torch.tensor([len(groups) for groups in self.minibatches()])
-        return torch.arange(len(sizes)).repeat_interleave(sizes * self.rewards_PG.shape[1])
 
-    def minibatches(self) -> list[range]:
-        """The groups of each update. A last one below half the size joins the one before it."""
-        starts = list(range(0, len(self.groups), self.minibatch_groups))
-        if len(starts) > 1 and 2 * (len(self.groups) - starts[-1]) < self.minibatch_groups:
-            starts.pop()
-        return [range(start, end) for start, end in zip(starts, [*starts[1:], len(self.groups)], strict=True)]
+def minibatch_sizes(num_groups: int, minibatch_groups: int) -> list[int]:
+    """Groups per update. A last minibatch below half the size joins the one before it."""
+    starts = list(range(0, num_groups, minibatch_groups))
+    if len(starts) > 1 and 2 * (num_groups - starts[-1]) < minibatch_groups:
+        starts.pop()
+    return [end - start for start, end in zip(starts, [*starts[1:], num_groups], strict=True)]
 
 
 def shuffled(groups: Sequence[RolloutGroup], seed: int, step: int) -> list[RolloutGroup]:
@@ -109,22 +94,45 @@ def build_batch(
     # Wide enough for the anchors too: Off-SFT puts them into the same rows.
     width = max([len(r) for _, r in rows] + [len(g.anchor.token_ids_T) for g in groups if g.anchor])
     means, by_index = zip(*(_anchor_row(group.anchor, width, sum_anchor) for group, _ in rows), strict=True)
-    return StepBatch(
-        groups=list(groups),
-        units=[
-            PromptWithResponses(encoded[g.prompt.id], [r.token_ids_T for r in g.responses]) for g in groups
-        ],
-        minibatch_groups=minibatch_groups,
+    group_size = len(groups[0].responses)
+    sizes = torch.tensor(minibatch_sizes(len(groups), minibatch_groups))
+    tensors = Batch(
         mask_BT=pad_rows([torch.ones(len(response)) for _, response in rows], width).bool(),
+        rewards_B=torch.tensor([g.accuracies for g in groups]).flatten(),
+        format_B=torch.tensor([response.reward.format if response.reward else 0.0 for _, response in rows]),
+        group_size=group_size,
+        minibatch_B=torch.arange(len(sizes)).repeat_interleave(sizes * group_size),
         clean_logprobs_BT=padded(clean),
-        old_logprobs_BT=padded(response.logprobs_T for _, response in rows),
         entropy_BT=padded(response.entropy_T for _, response in rows),
-        rewards_PG=torch.tensor([g.accuracies for g in groups]),
-        format_PG=torch.tensor([[r.reward.format if r.reward else 0.0 for r in g.responses] for g in groups]),
+        old_logprobs_BT=padded(response.logprobs_T for _, response in rows),
         off_policy_B=torch.tensor(is_old),
         anchor_logprob_B=torch.stack(means),
         anchor_logprobs_BT=torch.stack(by_index),
     )
+    units = [PromptWithResponses(encoded[g.prompt.id], [r.token_ids_T for r in g.responses]) for g in groups]
+    return StepBatch(list(groups), units, tensors)
+
+
+def with_targets(batch: StepBatch) -> StepBatch:
+    """Off-SFT: each group's anchor becomes a row of its own behind the group's responses.
+
+    Of such a row only the mask and `target_B` are read; the rest repeats the group's last response.
+    """
+    units: list[PromptWithResponses] = []
+    source: list[int] = []
+    target_length: list[int | None] = []
+    for group, unit, first in zip(batch.groups, batch.units, first_rows(batch.units), strict=True):
+        extra = [group.anchor.token_ids_T] if group.anchor else []
+        last = first + len(unit.responses) - 1
+        units.append(PromptWithResponses(unit.prompt, [*unit.responses, *extra]))
+        source += [*range(first, last + 1), *(last for _ in extra)]
+        target_length += [*(None for _ in unit.responses), *map(len, extra)]
+    tensors = batch.tensors.take(torch.tensor(source))
+    for row_T, length in zip(tensors.mask_BT, target_length, strict=True):
+        if length is not None:
+            row_T[:] = torch.arange(len(row_T)) < length
+    is_target_B = torch.tensor([length is not None for length in target_length])
+    return replace(batch, units=units, tensors=replace(tensors, target_B=is_target_B))
 
 
 def _is_experience(group: RolloutGroup, response: Response) -> bool:

@@ -10,14 +10,14 @@ import torch
 from pivot.engines.memory import within_memory
 from pivot.errors import UserError
 from pivot.experience import ReplayGate, StoredResponse
-from pivot.method import Allocation, Method, TokenScores, allocate_advantage
+from pivot.method import Diagnostics, Method, allocate_advantage
 from pivot.models.encoding import EncodedPrompt, UnreadablePrompt
 from pivot.models.policy import Policy
 from pivot.models.rows import PromptWithResponses
 from pivot.rewards.judge import Judge
 from pivot.sampling import sample_responses
 from pivot.training.anchors import AnchorScores, AnchorSelector
-from pivot.training.batch import StepBatch, build_batch, shuffled, with_experience
+from pivot.training.batch import StepBatch, build_batch, shuffled, with_experience, with_targets
 from pivot.training.clock import PhaseClock
 from pivot.training.lookahead import Lookahead
 from pivot.training.plan import StepPlan
@@ -36,7 +36,7 @@ class StepOutcome:
     replay_active: bool
     anchors: AnchorScores
     batch: StepBatch | None = None
-    allocation: Allocation | None = None
+    diagnostics: Diagnostics | None = None
     update: UpdateSummary | None = None
 
 
@@ -82,9 +82,11 @@ class Trainer:
             outcome.anchors = self._anchor(selection, step)  # Eq. 4, 5, 7: y_exp
             batch = self._batch(selection.kept, step)
             self._score(batch, step)  # log p, log q, H
-            allocation = self._allocate(batch)  # Eq. 2, 10-15: A_final
-            outcome.update = self._update(batch, allocation)  # Eq. 3, 8, 9, 16
-            outcome.batch, outcome.allocation = batch, allocation
+            batch.tensors, outcome.diagnostics = allocate_advantage(
+                self.method, batch.tensors
+            )  # Eq. 2, 10-15
+            outcome.update = self._update(batch)  # Eq. 3, 8, 9, 16
+            outcome.batch = batch
         self.policy.forget_features()
         self.finished_steps = step
         return outcome
@@ -232,42 +234,41 @@ class Trainer:
 
     def _score(self, batch: StepBatch, step: int) -> None:
         """What decoding did not say: the corrupted image, the reference; and the clean pass where it is asked for."""
-        width = batch.mask_BT.shape[1]
+        rows, width = batch.tensors, batch.tensors.mask_BT.shape[1]
         with self.clock.phase("score"):
             if self.plan.recompute_logprobs:
                 found = self.scorer.score(batch.units, step, "clean", width=width)
-                on_policy = ~batch.off_policy_B[:, None]
-                batch.clean_logprobs_BT, batch.entropy_BT = found.logprobs_BT, found.entropy_BT
-                batch.old_logprobs_BT = torch.where(on_policy, found.logprobs_BT, batch.old_logprobs_BT)
+                # An experience keeps the log-probs that were recorded with it.
+                old_BT = torch.where(
+                    rows.given("off_policy_B")[:, None], rows.old_logprobs_BT, found.logprobs_BT
+                )
+                rows = replace(
+                    rows,
+                    clean_logprobs_BT=found.logprobs_BT,
+                    entropy_BT=found.entropy_BT,
+                    old_logprobs_BT=old_BT,
+                )
             if self.method.needs_corrupted:
                 encoded = {unit.prompt.prompt.id: unit.prompt for unit in batch.units}
                 corrupted_BT = self.lookahead.corrupted(batch.groups, encoded, step, width=width)
                 has_image_B = torch.tensor([bool(g.prompt.images) for g in batch.groups for _ in g.responses])
                 # Without an image there is nothing to take away: c = 0 exactly.
-                batch.corrupted_logprobs_BT = torch.where(
-                    has_image_B[:, None], corrupted_BT, batch.clean_logprobs_BT
-                )
+                corrupted_BT = torch.where(has_image_B[:, None], corrupted_BT, rows.clean_logprobs_BT)
+                rows = replace(rows, corrupted_logprobs_BT=corrupted_BT)
             if self.method.needs_reference:
                 found = self._reference_scorer().score(batch.units, step, "clean", width=width)
-                batch.reference_logprobs_BT = found.logprobs_BT
+                rows = replace(rows, reference_logprobs_BT=found.logprobs_BT)
             if self.reference is not None:
                 self.reference.forget_features()
+        batch.tensors = rows
 
     def _reference_scorer(self) -> Scorer:
         assert self.reference is not None, "the method compares with the model that training started from"
         return Scorer(self.reference, self.scorer.corruptor, self.scorer.packing)
 
-    def _allocate(self, batch: StepBatch) -> Allocation:
-        scores = TokenScores(
-            batch.clean_logprobs_BT, batch.entropy_BT, batch.mask_BT, batch.corrupted_logprobs_BT
-        )
-        return allocate_advantage(
-            self.method, batch.rewards_PG, batch.format_PG, scores, minibatch_B=batch.minibatch_B
-        )
-
-    def _update(self, batch: StepBatch, allocation: Allocation) -> UpdateSummary:
+    def _update(self, batch: StepBatch) -> UpdateSummary:
         with self.clock.phase("update"):
-            return self.updater.update(batch, allocation)
+            return self.updater.update(with_targets(batch) if self.method.anchor_use == "sft" else batch)
 
 
 def stored_response(response: Response, with_logprobs: bool) -> StoredResponse:

@@ -10,14 +10,13 @@ from functools import partial
 from typing import Literal
 
 import torch
-from torch import Tensor
 
-from pivot.engines.memory import within_memory
-from pivot.engines.optimizer import MasterAdamW
-from pivot.method import Allocation, Method, ObjectiveInputs, count_totals, objective
+from pivot.method import Batch, Method, count_totals, objective
 from pivot.models.policy import Policy
 from pivot.models.rows import PromptWithResponses
 from pivot.training.batch import StepBatch
+from pivot.engines.memory import within_memory
+from pivot.engines.optimizer import MasterAdamW
 from pivot.training.packing import MicroBatch, Packing, row_indices, select
 
 MAXIMA = ("ratio_max",)
@@ -58,12 +57,12 @@ class Updater:
     packing: Packing
     grad_clip: float
 
-    def update(self, batch: StepBatch, allocation: Allocation) -> UpdateSummary:
-        """One optimizer step a minibatch; an update whose loss or gradient is not finite is skipped and named."""
+    def update(self, batch: StepBatch) -> UpdateSummary:
+        """One optimizer step per minibatch; an update whose loss or gradient is not finite is skipped and named."""
         summary = UpdateSummary()
         made: list[dict[str, float]] = []
-        for groups in batch.minibatches():
-            terms, result = self._minibatch(batch, allocation, groups)
+        for units, rows in batch.minibatches():
+            terms, result = self._minibatch(units, rows)
             if isinstance(result, Skipped):
                 summary.skipped.append(result)
                 continue
@@ -75,106 +74,48 @@ class Updater:
         return summary
 
     def _minibatch(
-        self, batch: StepBatch, allocation: Allocation, groups: Sequence[int]
+        self, units: Sequence[PromptWithResponses], rows: Batch
     ) -> tuple[dict[str, float], float | Skipped]:
         """The terms, and the gradient norm of an update that was made."""
-        rows = MinibatchRows(batch, allocation, groups, with_anchors=self.method.anchor_use == "sft")
-        gradients = partial(self._gradients, rows)
+        gradients = partial(self._gradients, units, rows)
         terms, broken = within_memory(
-            gradients, partial(self.packing.halve, rows.units), "train.micro_batch_tokens"
+            gradients, partial(self.packing.halve, units), "train.micro_batch_tokens"
         )
         norm = float(torch.nn.utils.clip_grad_norm_(self.optimizer.parameters, self.grad_clip))
         result: float | Skipped = norm
         if broken:
             result = Skipped("loss", broken)
         elif not math.isfinite(norm):
-            result = Skipped("gradient", [unit.prompt.prompt.id for unit in rows.units])
+            result = Skipped("gradient", [unit.prompt.prompt.id for unit in units])
         else:
             self.optimizer.step()
             self.policy.forget_features()
         self.optimizer.zero_grad()
         return terms, result
 
-    def _gradients(self, rows: MinibatchRows) -> tuple[dict[str, float], list[str]]:
+    def _gradients(
+        self, units: Sequence[PromptWithResponses], rows: Batch
+    ) -> tuple[dict[str, float], list[str]]:
         """Accumulate them from nothing; the terms, and the ids of prompts whose loss is not finite."""
-        totals = count_totals(self.method, rows.inputs(rows.all_rows, None))
+        totals = count_totals(self.method, rows)
         terms: dict[str, float] = defaultdict(float)
         broken: list[str] = []
         self.optimizer.zero_grad()
-        for micro in self.packing.plan(rows.units):
+        for micro in self.packing.plan(units):
             with self.policy.training():
-                loss, values = objective(self.method, self._forward(rows, micro), totals)
+                loss, values = objective(self.method, self._forward(units, rows, micro), totals)
                 loss.backward()
             if not bool(torch.isfinite(loss.detach())):
-                broken += [unit.prompt.prompt.id for unit in select(rows.units, micro)]
+                broken += [unit.prompt.prompt.id for unit in select(units, micro)]
             terms["total"] += float(loss.detach())
             for name, value in values.items():
                 terms[name] = max(terms[name], float(value)) if name in MAXIMA else terms[name] + float(value)
         return dict(terms), list(dict.fromkeys(broken))
 
-    def _forward(self, rows: MinibatchRows, micro: MicroBatch) -> ObjectiveInputs:
-        units = select(rows.units, micro)
+    def _forward(self, units: Sequence[PromptWithResponses], rows: Batch, micro: MicroBatch) -> Batch:
+        chosen = select(units, micro)
         exact = self.method.entropy_coef != 0 and self.method.entropy_form == "exact"
         found = self.policy.score(
-            units, self.policy.features([u.prompt for u in units]), layout=micro.layout, with_entropy=exact
+            chosen, self.policy.features([u.prompt for u in chosen]), layout=micro.layout, with_entropy=exact
         )
-        return rows.inputs(row_indices(rows.units, micro), found)
-
-
-class MinibatchRows:
-    """The rows of one minibatch: the responses of its groups and, for Off-SFT, their anchors behind them."""
-
-    def __init__(
-        self, batch: StepBatch, allocation: Allocation, groups: Sequence[int], *, with_anchors: bool
-    ) -> None:
-        self.batch, self.allocation = batch, allocation
-        self.units: list[PromptWithResponses] = []
-        source: list[int] = []
-        num_responses = batch.rewards_PG.shape[1]
-        for g in groups:
-            unit, anchor = batch.units[g], batch.groups[g].anchor
-            extra = [anchor.token_ids_T] if with_anchors and anchor is not None else []
-            self.units.append(PromptWithResponses(unit.prompt, [*unit.responses, *extra]))
-            source += [g * num_responses + i for i in range(num_responses)] + [-1] * len(extra)
-        self.source = torch.tensor(source)
-        """Row of the step's batch; -1 for an anchor."""
-        self.all_rows = torch.arange(len(source))
-        self.lengths = torch.tensor([len(y) for unit in self.units for y in unit.responses])
-
-    def inputs(self, rows: Tensor, found) -> ObjectiveInputs:
-        """What the objective needs of these rows; `found` is their forward pass, None to count tokens only."""
-        batch, allocation = self.batch, self.allocation
-        is_response = self.source[rows] >= 0
-        b = self.source[rows][is_response]
-        width = int(self.lengths[rows].max())
-        logprobs = batch.old_logprobs_BT[b, :width] if found is None else found.logprobs_BT[is_response]
-        device = logprobs.device
-
-        def pick(values: Tensor | None) -> Tensor | None:
-            if values is None:
-                return None
-            return (values[b, :width] if values.dim() == 2 else values[b]).to(device)
-
-        def need(values: Tensor) -> Tensor:
-            picked = pick(values)
-            assert picked is not None
-            return picked
-
-        sft_mask = torch.arange(width) < self.lengths[rows][~is_response][:, None]
-        return ObjectiveInputs(
-            logprobs_BT=logprobs,
-            old_logprobs_BT=need(batch.old_logprobs_BT),
-            advantage_BT=need(allocation.advantage_BT),
-            mask_BT=need(batch.mask_BT),
-            policy_mask_BT=need(allocation.policy_mask_BT),
-            group_advantage_B=need(allocation.group_advantage_B),
-            correct_B=need(batch.correct_B),
-            entropy_BT=None if found is None else found.entropy_BT[is_response],
-            corrupted_logprobs_BT=pick(batch.corrupted_logprobs_BT),
-            reference_logprobs_BT=pick(batch.reference_logprobs_BT),
-            anchor_logprob_B=pick(batch.anchor_logprob_B),
-            anchor_logprobs_BT=pick(batch.anchor_logprobs_BT),
-            off_policy_B=pick(batch.off_policy_B),
-            sft_logprobs_AT=None if found is None else found.logprobs_BT[~is_response],
-            sft_mask_AT=sft_mask.to(device),
-        )
+        return rows.select(row_indices(units, micro)).with_forward(found.logprobs_BT, found.entropy_BT)

@@ -13,7 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from pivot.method import ObjectiveInputs, ObjectiveTotals
+from pivot.method import Batch, ObjectiveTotals
 from pivot.models.policy import Layout, ResponseStatistics
 from pivot.models.rows import PromptWithResponses
 from pivot.training.packing import MicroBatch, Packing, Part, row_indices, select
@@ -33,10 +33,8 @@ class Piece:
     """Which of all responses they are."""
     counts: bool = True
     """False for a stand-in."""
-    inputs: ObjectiveInputs | None = None
+    batch: Batch | None = None
     """What the loss needs beside the forward pass."""
-    is_response: Tensor | None = None
-    """bool [rows]: False for the anchors behind them that are supervised targets (Off-SFT)."""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor
 from pivot.config import Config
 from pivot.engines.verl.jobs import Piece, RankUpdate, ScoreJob, UpdateJob
 from pivot.engines.verl.sharded import ShardedPolicy
-from pivot.method import Method, ObjectiveInputs, objective
+from pivot.method import Batch, Method, objective
 from pivot.models.corruption import Corruptor
 from pivot.models.loading import save_outline
 from pivot.models.policy import Policy, ResponseStatistics
@@ -89,7 +89,7 @@ class Rank:
             engine.optimizer_zero_grad()
             for number, piece in enumerate(job.pieces):
                 with engine._gradient_sync_context(is_last_micro_batch=number == last):
-                    loss, values = objective(self.method, self._inputs(piece), job.totals)
+                    loss, values = objective(self.method, self._forward(piece), job.totals)
                     # FSDP2 takes the mean of the ranks' gradients; the loss is a share of a global sum.
                     (loss * distributed.get_world_size() * float(piece.counts)).backward()
                 if piece.counts:
@@ -117,26 +117,12 @@ class Rank:
             save_outline(self.outline, weights, folder)
         distributed.barrier()
 
-    def _inputs(self, piece: Piece) -> ObjectiveInputs:
-        """What the driver knows of the rows, with their forward pass."""
+    def _forward(self, piece: Piece) -> Batch:
+        """The rows from the driver with their forward pass."""
         exact = self.method.entropy_coef != 0 and self.method.entropy_form == "exact"
         found = self._statistics(self.policy, piece, "clean", 0, exact)
-        assert piece.inputs is not None
-        assert piece.is_response is not None
-        device = found.logprobs_BT.device
-        kept = piece.is_response.to(device)
-        known = {
-            name: value.to(device) for name, value in vars(piece.inputs).items() if isinstance(value, Tensor)
-        }
-        return replace(
-            piece.inputs,
-            **known
-            | {
-                "logprobs_BT": found.logprobs_BT[kept],
-                "entropy_BT": found.entropy_BT[kept],
-                "sft_logprobs_AT": found.logprobs_BT[~kept],
-            },
-        )
+        assert piece.batch is not None
+        return piece.batch.with_forward(found.logprobs_BT, found.entropy_BT)
 
     def _statistics(
         self, policy: ShardedPolicy, piece: Piece, view: View, step: int, with_entropy: bool

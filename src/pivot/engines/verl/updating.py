@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pivot.engines.verl.jobs import Piece, Ranks, RankUpdate, UpdateJob, has_images, partition, pieces_of
-from pivot.method import Allocation, Method, count_totals
-from pivot.training.batch import StepBatch
+from pivot.method import Batch, Method, count_totals
+from pivot.models.rows import PromptWithResponses
 from pivot.training.packing import Packing
-from pivot.training.update import MAXIMA, MinibatchRows, Skipped, Updater
+from pivot.training.update import MAXIMA, Skipped, Updater
 
 
 class RemoteUpdater(Updater):
@@ -22,13 +22,12 @@ class RemoteUpdater(Updater):
         """Of the next updates."""
 
     def _minibatch(
-        self, batch: StepBatch, allocation: Allocation, groups: Sequence[int]
+        self, units: Sequence[PromptWithResponses], rows: Batch
     ) -> tuple[dict[str, float], float | Skipped]:
         """The terms, and the gradient norm of an update that was made."""
-        rows = MinibatchRows(batch, allocation, groups, with_anchors=self.method.anchor_use == "sft")
-        totals = count_totals(self.method, rows.inputs(rows.all_rows, None))
-        pieces = pieces_of(rows.units, partition(rows.units, self.packing, self.ranks.size))
-        images = has_images(rows.units)
+        totals = count_totals(self.method, rows)
+        pieces = pieces_of(units, partition(units, self.packing, self.ranks.size))
+        images = has_images(units)
         found = self.ranks.update(
             [UpdateJob(tuple(_filled(p, rows) for p in part), totals, self.lr, images) for part in pieces]
         )
@@ -36,13 +35,13 @@ class RemoteUpdater(Updater):
         if broken := [name for one in found for name in one.broken]:
             result = Skipped("loss", broken)
         elif not math.isfinite(found[0].grad_norm):
-            result = Skipped("gradient", [unit.prompt.prompt.id for unit in rows.units])
+            result = Skipped("gradient", [unit.prompt.prompt.id for unit in units])
         return _added(found), result
 
 
-def _filled(piece: Piece, rows: MinibatchRows) -> Piece:
-    """The piece with all that the loss needs of its rows beside their forward pass."""
-    return replace(piece, inputs=rows.inputs(piece.rows, None), is_response=rows.source[piece.rows] >= 0)
+def _filled(piece: Piece, rows: Batch) -> Piece:
+    """The piece with what the loss needs beside the forward pass."""
+    return replace(piece, batch=rows.select(piece.rows))
 
 
 def _added(found: Sequence[RankUpdate]) -> dict[str, float]:

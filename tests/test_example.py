@@ -108,8 +108,7 @@ def test_loss_and_gradient_are_those_of_the_pivot_preset(example, step):
 
 def test_rows_are_those_of_the_trainer(step):
     kept, _, rows = step
-    encoded = {unit.prompt.prompt.id: unit.prompt for unit in rows.units}
-    batch = build_batch(kept, encoded, minibatch_groups=len(kept)).tensors
+    batch = build_batch(kept, minibatch_groups=len(kept))
     width = rows.mask_BT.shape[1]
     assert torch.equal(batch.mask_BT[:, :width], rows.mask_BT)
     assert torch.equal(batch.correct_B, rows.correct_B)

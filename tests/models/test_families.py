@@ -13,6 +13,7 @@ from transformers import AutoModelForImageTextToText, AutoTokenizer
 from pivot import recipes
 from pivot.config import apply_settings
 from pivot.data import template
+from pivot.engines.local import LocalEngine
 from pivot.method import preset
 from pivot.models.loading import load_policy, save_policy
 from pivot.models.rows import PromptWithResponses
@@ -157,45 +158,48 @@ def make_trainer(folder, tmp_path, monkeypatch, *settings):
          "train.minibatch_prompts=2", "rollout.responses=4", "rollout.max_tokens=8", "rollout.max_tries=2",
          "data.size=8", "method.warmup_share=0", "train.lr=1e-3", "train.weight_decay=0", *settings],
     )  # fmt: skip
-    policy = build.load_model(config)
-    judge = build.build_judge(config)
-    return build.build_trainer(config, policy, training_prompts(config).by_id, judge, PhaseClock())
+    engine, judge = LocalEngine.open(config), build.build_judge(config)
+    return build.build_trainer(config, engine, training_prompts(config).by_id, judge, PhaseClock())
 
 
 def remember_responses(trainer):
     """Fill the buffer for the next step. A random model hardly ever ends its turn, so its turns are ended here."""
     selection = Selection(trainer.sources, 0, Quotas(4, 0))
-    groups = trainer._roll_out(selection.next_visits(), selection)
+    groups = trainer._sample(selection.draw(), selection)
     for response in (r for group in groups for r in group.responses):
-        response.token_ids_T[-1] = trainer.policy.end_ids[0]
+        response.token_ids_T[-1] = trainer.engine.policy.end_ids[0]
         response.truncated = False
-    trainer._verify(groups)
+    trainer._reward(groups)
     trainer._record(groups, 0)
-    trainer.policy.forget_features()
+    trainer.engine.policy.forget_features()
 
 
 def test_a_pivot_step_trains_and_the_saved_folder_is_the_model(folder, tmp_path, monkeypatch, picture):
     trainer = make_trainer(folder, tmp_path, monkeypatch)
     remember_responses(trainer)
-    before = {name: p.detach().clone() for name, p in trainer.policy.trainable_parameters().items()}
+    before = {name: p.detach().clone() for name, p in trainer.engine.policy.trainable_parameters().items()}
     outcome = trainer.step()
     trainer.judge.close()
     assert outcome.update is not None
     assert outcome.update.num_updates
     assert "calibration" in outcome.update.terms
-    assert any(group.replayed and group.anchor for group in outcome.batch.groups)
+    assert any(group.replayed and group.anchor for group in outcome.groups)
     still = {
-        name for name, p in trainer.policy.trainable_parameters().items() if torch.equal(p, before[name])
+        name
+        for name, p in trainer.engine.policy.trainable_parameters().items()
+        if torch.equal(p, before[name])
     }
     assert not still, "every tensor of every part is trained, the vision tower's too"
-    save_policy(trainer.policy, tmp_path / "saved")
+    save_policy(trainer.engine.policy, tmp_path / "saved")
     plain = AutoModelForImageTextToText.from_pretrained(tmp_path / "saved").eval()
     again = load_policy(str(tmp_path / "saved"))
     for prompt in prompts(picture):
         encoded = again.encoder.encode(prompt)
-        assert encoded.input_ids_L.tolist() == trainer.policy.encoder.encode(prompt).input_ids_L.tolist()
+        assert (
+            encoded.input_ids_L.tolist() == trainer.engine.policy.encoder.encode(prompt).input_ids_L.tolist()
+        )
         y = torch.tensor([5, 6, 7])
-        expected = plain_logprobs(trainer.policy.model, encoded, y)
+        expected = plain_logprobs(trainer.engine.policy.model, encoded, y)
         assert torch.equal(expected, plain_logprobs(again.model, encoded, y))
         torch.testing.assert_close(plain_logprobs(plain, encoded, y), expected, atol=1e-5, rtol=0)
 

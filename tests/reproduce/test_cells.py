@@ -124,7 +124,7 @@ def test_what_is_stopped_goes_on_what_breaks_is_named_and_what_is_done_is_not_re
     assert "no/such/model" in said
     assert len(list((tmp_path / "results").glob("main-dapo-*.json"))) == 1
     folder = next((tmp_path / "work").glob("main-dapo-*"))
-    assert f"going on after step {len(seen)} of {STEPS}" in (folder / "cell.log").read_text()
+    assert f"resuming after step {len(seen)} of {STEPS}" in (folder / "cell.log").read_text()
     rows = read_rows(folder / "run" / "metrics.jsonl")
     assert [row["step"] for row in rows] == list(range(1, STEPS + 1))
     # With their times: what was saved was not done again.

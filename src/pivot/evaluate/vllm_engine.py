@@ -18,7 +18,7 @@ from pivot.data.images import open_rgb
 from pivot.errors import UserError
 from pivot.evaluate.sampling import Draws
 from pivot.models.corruption import GREY
-from pivot.models.loading import ModelOptions, load_outline
+from pivot.models.loading import ModelOptions, load_tokenizer_only
 from pivot.seeding import stable_seed
 from pivot.types import Prompt, Response
 
@@ -45,7 +45,7 @@ class VllmSampler:
 
     def __init__(self, folder: Path, options: ModelOptions | None = None) -> None:
         options = options or ModelOptions()
-        self.outline = load_outline(folder, options)
+        self.outline = load_tokenizer_only(folder, options)
         self._llm = _start(folder, options, self._image_settings(), self._context())
 
     def sample(self, prompts: Sequence[Prompt], draws: Draws) -> Iterator[tuple[int, list[Response]]]:

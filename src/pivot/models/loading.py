@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ from transformers import Qwen2VLImageProcessorPil as ImageProcessor
 from transformers.utils import logging as transformers_logging
 
 from pivot import tiny
+from pivot.durable import finished_checkpoints
 from pivot.errors import UserError
 from pivot.models.encoding import PromptEncoder
 from pivot.models.policy import Policy
@@ -72,7 +72,7 @@ def prepare_forward(model: Any) -> None:
     share_prefixes(model)
 
 
-def load_outline(folder: Path, options: ModelOptions | None = None) -> Policy:
+def load_tokenizer_only(folder: Path, options: ModelOptions | None = None) -> Policy:
     """A policy without weights, for engines that hold the weights themselves: it encodes and knows its tokens."""
     path = str(folder)
     with _quiet_transformers(), torch.device("meta"):
@@ -92,9 +92,8 @@ def resolve_model(name: str) -> str:
     folder = Path(name).expanduser()
     if (folder / "model" / "config.json").is_file():
         return str(folder / "model")
-    steps = [d for d in (folder / "checkpoints").glob("step-*") if re.fullmatch(r"step-\d+", d.name)]
-    if steps:
-        return str(max(steps, key=lambda d: int(d.name[5:])) / "model")
+    if checkpoints := finished_checkpoints(folder):
+        return str(checkpoints[0][1] / "model")
     if folder.is_dir() and not (folder / "config.json").is_file():
         raise UserError(
             f"{name} holds no config.json and no checkpoints; give a model folder or a run's folder"
@@ -131,12 +130,12 @@ def save_policy(policy: Policy, folder: Path) -> None:
         policy.encoder.image_processor.save_pretrained(folder)
 
 
-def save_outline(outline: Policy, weights: dict[str, torch.Tensor], folder: Path) -> None:
-    """The same for an outline and weights from elsewhere."""
+def save_with_weights(policy: Policy, weights: dict[str, torch.Tensor], folder: Path) -> None:
+    """The same with weights from elsewhere."""
     with _quiet_transformers():
-        outline.model.save_pretrained(folder, state_dict=weights)
-        outline.tokenizer.save_pretrained(folder)
-        outline.encoder.image_processor.save_pretrained(folder)
+        policy.model.save_pretrained(folder, state_dict=weights)
+        policy.tokenizer.save_pretrained(folder)
+        policy.encoder.image_processor.save_pretrained(folder)
 
 
 def merged_state(model: PreTrainedModel) -> dict[str, torch.Tensor]:

@@ -17,6 +17,7 @@ import torch
 from pivot import __version__
 from pivot.config import Config
 from pivot.durable import write_bytes
+from pivot.engines.local import load_model
 from pivot.evaluate.sampling import Draws
 from pivot.evaluate.settings import recorded
 from pivot.evaluate.summary import add_scores
@@ -65,7 +66,7 @@ def run_cell(plan: Plan, cell: Cell, work: Path, results: Path, *, quiet: bool =
     if cell.arm == OVERHEAD:
         found = {"overhead": time_methods(plan, cell, start)}
     elif cell.arm == BASE:
-        measured = measure_model(build.load_model(config), config, world, plan.measure)
+        measured = measure_model(load_model(config), config, world, plan.measure)
         found = {"sets": measured.sets, "looks": measured.looks}
     else:
         run = folder / "run"
@@ -76,7 +77,7 @@ def run_cell(plan: Plan, cell: Cell, work: Path, results: Path, *, quiet: bool =
         )
         if not result.finished:
             return False
-        policy = build.load_model(config, resolve_model(str(run)))
+        policy = load_model(config, resolve_model(str(run)))
         measured = measure_model(policy, config, world, plan.measure)
         _note_scores(run, config, measured, policy)
         found = {

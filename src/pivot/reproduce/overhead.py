@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from pivot.engines.local import LocalEngine
 from pivot.reproduce.cells import cell_config
 from pivot.reproduce.plan import Cell, Plan
 from pivot.training import build
@@ -38,8 +39,8 @@ def _trainer(plan: Plan, cell: Cell, start: Path | None) -> Trainer:
     rounds = f"train.steps={plan.timed_rounds}"
     config = cell_config(plan, Cell(cell.world, cell.arm, cell.seed, (*cell.settings, rounds)), start)
     prompts = training_prompts(config)
-    policy = build.load_model(config)
-    return build.build_trainer(config, policy, prompts.by_id, build.build_judge(config), PhaseClock())
+    engine = LocalEngine.open(config)
+    return build.build_trainer(config, engine, prompts.by_id, build.build_judge(config), PhaseClock())
 
 
 def _timed_step(trainer: Trainer) -> dict[str, float]:

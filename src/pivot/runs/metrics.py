@@ -1,4 +1,4 @@
-"""From a step's outcome to its row of metrics.jsonl; docs/metrics.md explains every key."""
+"""A step's row of metrics.jsonl; docs/metrics.md explains every key."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from pivot.types import Response, RolloutGroup
 Row = dict[str, float | list[int]]
 QUANTILES = (5, 25, 50, 75, 95)
 UNLIKELY = 0.1
-"""Tokens of a lower probability are called unlikely."""
+"""Tokens below this probability count as unlikely."""
 TERMS = ("policy", "calibration", "kl", "entropy", "perception", "double_entropy", "sft", "off_policy")
 
 
-def step_metrics(outcome: StepOutcome, method: Method, buffer: ExperienceBuffer, lr: float) -> Row:
+def step_metrics(outcome: StepOutcome, method: Method, buffer: ExperienceBuffer) -> Row:
     """Everything that repeats exactly for a seed."""
     row: Row = {"step": outcome.step}
     row |= _rewards(outcome.selection.sampled, method)
@@ -30,7 +30,7 @@ def step_metrics(outcome: StepOutcome, method: Method, buffer: ExperienceBuffer,
     row |= _visual(outcome)
     if method.replay:
         row |= _buffer(outcome, buffer)
-    return row | _optimisation(outcome, lr)
+    return row | _optimisation(outcome)
 
 
 def _rewards(groups: Sequence[RolloutGroup], method: Method) -> Row:
@@ -74,24 +74,21 @@ def _rollout(outcome: StepOutcome) -> Row:
 
 
 def _entropy(outcome: StepOutcome, responses: Sequence[Response]) -> Row:
-    """Mean over all sampled tokens; where the sampler does not say it, over those that were trained on, if any were."""
+    """Mean over all sampled tokens; over those that were trained on if the sampler does not return entropies."""
     known = [float(r.entropy_T.sum()) for r in responses if r.entropy_T is not None]
     if len(known) == len(responses):
         return {"rollout/entropy": sum(known) / max(1, sum(map(len, responses)))}
-    if outcome.batch is None:
-        return {}
-    rows = outcome.batch.tensors
-    return {"rollout/entropy": _masked_mean(rows.entropy_BT, rows.mask_BT)}
+    batch = outcome.batch
+    return {} if batch is None else {"rollout/entropy": _masked_mean(batch.entropy_BT, batch.mask_BT)}
 
 
 def _visual(outcome: StepOutcome) -> Row:
-    found = outcome.diagnostics
+    batch, found = outcome.batch, outcome.diagnostics
     row: Row = {}
     if outcome.anchors.dependency is not None:
         row["visual/dependency"] = outcome.anchors.dependency
-    if outcome.batch is None or found is None or found.support_BT is None or found.utility_BT is None:
+    if batch is None or found is None or found.support_BT is None or found.utility_BT is None:
         return row
-    batch = outcome.batch.tensors
     correct_BT = batch.correct_B[:, None] & batch.mask_BT
     wrong_BT = ~batch.correct_B[:, None] & batch.mask_BT
     row |= {
@@ -114,7 +111,7 @@ def _visual(outcome: StepOutcome) -> Row:
 
 
 def unlikely_weight(logprobs_BT: Tensor, advantage_B: Tensor, utility_BT: Tensor, mask_BT: Tensor) -> float:
-    """Of what Eq. 14 adds, the share that falls on unlikely tokens: weights are (1 - p) |A U|, as gradients are."""
+    """The share of Eq. 14's addition on unlikely tokens, weighted by (1 - p) |A U| as gradients are."""
     probability_BT = logprobs_BT.exp()
     added_BT = (advantage_B[:, None] * utility_BT).abs() * (1 - probability_BT)
     added_BT = torch.where(mask_BT, added_BT, 0.0)
@@ -141,9 +138,9 @@ def _buffer(outcome: StepOutcome, buffer: ExperienceBuffer) -> Row:
     return row
 
 
-def _optimisation(outcome: StepOutcome, lr: float) -> Row:
+def _optimisation(outcome: StepOutcome) -> Row:
     update = outcome.update
-    row: Row = {"optim/lr": lr, "optim/updates": 0, "optim/skipped_updates": 0}
+    row: Row = {"optim/lr": outcome.lr, "optim/updates": 0, "optim/skipped_updates": 0}
     if update is None:
         return row
     row |= {"optim/updates": update.num_updates, "optim/skipped_updates": len(update.skipped)}
@@ -164,7 +161,7 @@ def _optimisation(outcome: StepOutcome, lr: float) -> Row:
 
 
 def machine_metrics(phases: dict[str, float], tokens: float) -> Row:
-    """Throughput and memory: what differs from machine to machine and from run to run."""
+    """Throughput and memory, which differ between machines and runs."""
     row: Row = {"memory/rss_gb": _resident_bytes() / 1e9, "memory/peak_gb": _peak_bytes() / 1e9}
     if phases.get("time/rollout"):
         row["time/tokens_per_second"] = tokens / phases["time/rollout"]

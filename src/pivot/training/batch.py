@@ -1,39 +1,45 @@
-"""The groups a step trains on, as padded tensors. Rows stand group by group; a minibatch is a run of groups."""
+"""The groups that a step trains on, as padded tensors. Rows follow the groups; a minibatch is a range of groups."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from pivot.engines.packing import first_rows, pad_rows
 from pivot.errors import UserError
 from pivot.method import Batch
-from pivot.models.encoding import EncodedPrompt
 from pivot.models.rows import PromptWithResponses
 from pivot.seeding import stable_seed
-from pivot.training.packing import first_rows, pad_rows
 from pivot.types import Anchor, Response, RolloutGroup
 
 
-@dataclass
-class StepBatch:
-    """The groups of a step and the tensors of their rows: each group's responses, group by group."""
+def unit_of(group: RolloutGroup, responses: Sequence[Tensor]) -> PromptWithResponses:
+    """A group's prompt with some responses, for an engine."""
+    assert group.prepared is not None, "prepared by the engine when it was drawn"
+    return PromptWithResponses(group.prepared, responses)
 
-    groups: list[RolloutGroup]
-    units: list[PromptWithResponses]
-    """Per group, the token ids of its rows."""
-    tensors: Batch
 
-    def minibatches(self) -> Iterator[tuple[list[PromptWithResponses], Batch]]:
-        """The units and rows of each update."""
-        minibatch_B = self.tensors.given("minibatch_B")
-        of_unit = minibatch_B[first_rows(self.units)].tolist()
-        for m in dict.fromkeys(of_unit):
-            units = [unit for unit, minibatch in zip(self.units, of_unit, strict=True) if minibatch == m]
-            yield units, self.tensors.select((minibatch_B == m).nonzero()[:, 0])
+def units_of(groups: Sequence[RolloutGroup]) -> list[PromptWithResponses]:
+    """The prompts of the groups with their responses."""
+    return [unit_of(group, [r.token_ids_T for r in group.responses]) for group in groups]
+
+
+def minibatches(
+    groups: Sequence[RolloutGroup], batch: Batch, *, with_targets: bool = False
+) -> Iterator[tuple[list[PromptWithResponses], Batch]]:
+    """The prompts and rows of each update; with `with_targets` the anchors are rows of their own (Off-SFT)."""
+    units = units_of(groups)
+    if with_targets:
+        units, batch = _add_targets(groups, units, batch)
+    minibatch_B = batch.given("minibatch_B")
+    of_unit = minibatch_B[first_rows(units)].tolist()
+    for m in dict.fromkeys(of_unit):
+        chosen = [unit for unit, minibatch in zip(units, of_unit, strict=True) if minibatch == m]
+        yield chosen, batch.select((minibatch_B == m).nonzero()[:, 0])
 
 
 def minibatch_sizes(num_groups: int, minibatch_groups: int) -> list[int]:
@@ -71,14 +77,8 @@ def with_experience(group: RolloutGroup) -> RolloutGroup:
     return replace(group, responses=[*group.responses[:-1], old])
 
 
-def build_batch(
-    groups: Sequence[RolloutGroup],
-    encoded: Mapping[str, EncodedPrompt],
-    *,
-    minibatch_groups: int,
-    sum_anchor: bool = False,
-) -> StepBatch:
-    """Tensors of the groups in their order; `sum_anchor` for the gap of whole sequences (`seq_sum`)."""
+def build_batch(groups: Sequence[RolloutGroup], *, minibatch_groups: int, sum_anchor: bool = False) -> Batch:
+    """The rows of the groups, in their order; `sum_anchor` for the gap of whole sequences (`seq_sum`)."""
     rows = [(group, response) for group in groups for response in group.responses]
     is_old = [_is_experience(group, response) for group, response in rows]
     clean = [
@@ -87,7 +87,7 @@ def build_batch(
     ]
 
     def padded(values: Iterable[Tensor | None]) -> Tensor:
-        """NaN rows for what the sampler did not say."""
+        """NaN rows for values that sampling did not return."""
         unknown = (torch.full((len(r),), torch.nan) for _, r in rows)
         return pad_rows([u if v is None else v for u, v in zip(unknown, values, strict=True)], width)
 
@@ -96,7 +96,7 @@ def build_batch(
     means, by_index = zip(*(_anchor_row(group.anchor, width, sum_anchor) for group, _ in rows), strict=True)
     group_size = len(groups[0].responses)
     sizes = torch.tensor(minibatch_sizes(len(groups), minibatch_groups))
-    tensors = Batch(
+    return Batch(
         mask_BT=pad_rows([torch.ones(len(response)) for _, response in rows], width).bool(),
         rewards_B=torch.tensor([g.accuracies for g in groups]).flatten(),
         format_B=torch.tensor([response.reward.format if response.reward else 0.0 for _, response in rows]),
@@ -109,30 +109,30 @@ def build_batch(
         anchor_logprob_B=torch.stack(means),
         anchor_logprobs_BT=torch.stack(by_index),
     )
-    units = [PromptWithResponses(encoded[g.prompt.id], [r.token_ids_T for r in g.responses]) for g in groups]
-    return StepBatch(list(groups), units, tensors)
 
 
-def with_targets(batch: StepBatch) -> StepBatch:
-    """Off-SFT: each group's anchor becomes a row of its own behind the group's responses.
+def _add_targets(
+    groups: Sequence[RolloutGroup], units: Sequence[PromptWithResponses], batch: Batch
+) -> tuple[list[PromptWithResponses], Batch]:
+    """Off-SFT: each group's anchor becomes a row of its own after the group's responses.
 
     Of such a row only the mask and `target_B` are read; the rest repeats the group's last response.
     """
-    units: list[PromptWithResponses] = []
+    extended: list[PromptWithResponses] = []
     source: list[int] = []
     target_length: list[int | None] = []
-    for group, unit, first in zip(batch.groups, batch.units, first_rows(batch.units), strict=True):
+    for group, unit, first in zip(groups, units, first_rows(units), strict=True):
         extra = [group.anchor.token_ids_T] if group.anchor else []
         last = first + len(unit.responses) - 1
-        units.append(PromptWithResponses(unit.prompt, [*unit.responses, *extra]))
+        extended.append(PromptWithResponses(unit.prompt, [*unit.responses, *extra]))
         source += [*range(first, last + 1), *(last for _ in extra)]
         target_length += [*(None for _ in unit.responses), *map(len, extra)]
-    tensors = batch.tensors.take(torch.tensor(source))
-    for row_T, length in zip(tensors.mask_BT, target_length, strict=True):
+    rows = batch.take(torch.tensor(source))
+    for row_T, length in zip(rows.mask_BT, target_length, strict=True):
         if length is not None:
             row_T[:] = torch.arange(len(row_T)) < length
     is_target_B = torch.tensor([length is not None for length in target_length])
-    return replace(batch, units=units, tensors=replace(tensors, target_B=is_target_B))
+    return extended, replace(rows, target_B=is_target_B)
 
 
 def _is_experience(group: RolloutGroup, response: Response) -> bool:

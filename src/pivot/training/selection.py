@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from pivot.experience import Draw, ExperienceBuffer, StoredResponse
+from pivot.experience import Draw, ExperienceBuffer
 from pivot.seeding import stable_seed
+from pivot.training.anchors import candidates_of
 from pivot.types import Prompt, RolloutGroup
 
 WINDOW = 5
@@ -117,17 +118,6 @@ class KeepRates:
         }
 
 
-@dataclass(frozen=True)
-class PromptDraw:
-    """A prompt that is about to be rolled out."""
-
-    prompt: Prompt
-    draw: Draw | None = None
-    """Why it was drawn from the buffer; None for a fresh prompt."""
-    candidates: tuple[StoredResponse, ...] = ()
-    """The stored responses as they were before this rollout, oldest first: the anchor is one of them."""
-
-
 @dataclass
 class Sources:
     """Where prompts come from."""
@@ -136,23 +126,23 @@ class Sources:
     stream: FreshStream
     buffer: ExperienceBuffer
     keep_rates: KeepRates = field(default_factory=KeepRates)
-    """How many groups of each source recent steps could train on."""
+    """How many groups of each source survived the filter in recent steps."""
 
 
 @dataclass(frozen=True)
 class Quotas:
-    """What a step wants, and how hard it tries."""
+    """How many groups a step wants, and how many rounds it tries."""
 
     num_fresh: int
     """Groups wanted from the fresh stream."""
     num_replayed: int
     """Groups wanted from the buffer, N_off."""
     max_tries: int = 20
-    """Rounds from the two sources; then as many again from fresh prompts alone for what replay left open."""
+    """Rounds from both sources; then as many again from fresh prompts for what replay could not fill."""
     filter_groups: bool = True
-    """DAPO's dynamic sampling: keep 0 < k < G only."""
+    """DAPO's dynamic sampling: keep only 0 < k < G."""
     oversample: bool = False
-    """Ask for more prompts than are missing, by the share of groups that recent steps lost."""
+    """Ask for more prompts than are missing, by the share that the filter dropped in recent steps."""
     with_experience: bool = False
     """Off-PG: an old success takes the last slot of a replayed group, and the filter sees the group with it."""
 
@@ -163,20 +153,18 @@ class Quotas:
 
 @dataclass(slots=True)
 class Selection:
-    """The bookkeeping of one step."""
+    """The groups of one step: drawn, filtered, counted."""
 
     sources: Sources
     step: int
     quotas: Quotas
     kept: list[RolloutGroup] = field(default_factory=list)
-    """What the step trains on: never more than was wanted."""
+    """What the step trains on: never more than the quotas."""
     surplus: list[RolloutGroup] = field(default_factory=list)
-    """Informative groups beyond the quotas; the buffer has recorded them, the update does not see them."""
+    """Informative groups beyond the quotas; the buffer records them, the update does not see them."""
     sampled: list[RolloutGroup] = field(default_factory=list)
-    visits: dict[str, PromptDraw] = field(default_factory=dict)
-    """By prompt id, as they were rolled out."""
     unreadable: list[str] = field(default_factory=list)
-    """What was wrong with prompts that could not be rolled out."""
+    """Why prompts could not be prepared."""
     nonfinite: list[str] = field(default_factory=list)
     """Ids of prompts with a response whose reward is not finite."""
     rounds: int = 0
@@ -191,8 +179,8 @@ class Selection:
         self._fresh_wanted, self._replayed_wanted = self.quotas.num_fresh, self.quotas.num_replayed
         self._last_try = self.quotas.max_tries
 
-    def next_visits(self) -> list[PromptDraw]:
-        """The prompts of the next round; none when the quotas are full or the tries are used up."""
+    def draw(self) -> list[RolloutGroup]:
+        """The next round's prompts, without responses; none when the quotas are full or the tries used up."""
         left_open = self._missing(replayed=True)
         if self.tries == self._last_try and left_open:
             self._give_up_replay(left_open)
@@ -200,28 +188,28 @@ class Selection:
         if self.tries == self._last_try:
             return []
         self.tries += 1
-        draws = self._draw(self._missing(replayed=True))
-        ids = self._take(self._missing(replayed=False))
-        return [*map(self._replay, draws), *(PromptDraw(self.sources.prompts[i]) for i in ids)]
+        draws = self._draw_replayed(self._missing(replayed=True))
+        ids = self._take_fresh(self._missing(replayed=False))
+        return [*map(self._replayed_group, draws), *(RolloutGroup(self.sources.prompts[i]) for i in ids)]
 
-    def finite(self, groups: Sequence[RolloutGroup]) -> list[RolloutGroup]:
-        """The groups whose rewards are all finite; the ids of the others are noted."""
-        is_finite = [all(map(math.isfinite, group.accuracies)) for group in groups]
-        pairs = list(zip(groups, is_finite, strict=True))
-        self.nonfinite += [group.prompt.id for group, fine in pairs if not fine]
-        return [group for group, fine in pairs if fine]
-
-    def observe(self, groups: Sequence[RolloutGroup]) -> None:
-        """Keep the groups that carry a signal, up to the quota of their source."""
+    def filter(self, groups: Sequence[RolloutGroup]) -> None:
+        """Keep the groups that carry a signal, up to the quota of their source; set aside non-finite rewards."""
         self.rounds += 1
-        self.sampled += groups
         for group in groups:
+            if not all(map(math.isfinite, group.accuracies)):
+                self.nonfinite.append(group.prompt.id)
+                continue
+            self.sampled.append(group)
+            full = self._missing(replayed=group.replayed) == 0
+            if self._is_informative(group) and not full:
+                self.kept.append(group)
+                continue
+            group.prepared = None  # encoded images are large, and this group is not trained on
             if self._is_informative(group):
-                full = self._missing(replayed=group.replayed) == 0
-                (self.surplus if full else self.kept).append(group)
+                self.surplus.append(group)
 
     def close(self) -> None:
-        """The step has its groups: remember how many of each source's carried a signal."""
+        """Remember how many groups of each source carried a signal."""
         for replayed in (False, True):
             self.sources.keep_rates.add(replayed, *self._survived(replayed))
 
@@ -230,12 +218,12 @@ class Selection:
         return wanted - sum(group.replayed == replayed for group in self.kept)
 
     def _give_up_replay(self, num_groups: int) -> None:
-        """Fresh prompts take over so many groups of the replay quota."""
+        """Move this many groups from the replay quota to the fresh quota."""
         self._replayed_wanted -= num_groups
         self._fresh_wanted += num_groups
 
-    def _draw(self, missing: int) -> list[Draw]:
-        """Replayed prompts for the groups that are missing; what the buffer cannot supply becomes fresh."""
+    def _draw_replayed(self, missing: int) -> list[Draw]:
+        """Replayed prompts for the missing groups; what the buffer cannot supply becomes fresh."""
         if not missing:
             return []
         asked = self._oversampled(missing, replayed=True)
@@ -244,14 +232,14 @@ class Selection:
         self._used |= {draw.prompt_id for draw in draws}
         return draws
 
-    def _take(self, missing: int) -> list[str]:
+    def _take_fresh(self, missing: int) -> list[str]:
         asked = self._oversampled(missing, replayed=False) if missing else 0
         ids = self.sources.stream.take(asked, exclude=self._used)
         self._used |= set(ids)
         return ids
 
     def _oversampled(self, missing: int, *, replayed: bool) -> int:
-        """So many prompts that `missing` groups are expected to survive the filter."""
+        """The number of prompts of which `missing` are expected to survive the filter."""
         if not (self.quotas.oversample and self.quotas.filter_groups):
             return missing
         return self.sources.keep_rates.prompts_for(missing, replayed, *self._survived(replayed))
@@ -262,14 +250,16 @@ class Selection:
         return informative, sum(g.replayed == replayed for g in self.sampled)
 
     def _is_informative(self, group: RolloutGroup) -> bool:
-        """Whether the group's advantages would not all be zero."""
+        """Whether some of the group's advantages are not zero."""
         if not self.quotas.filter_groups:
             return True
         flags = [accuracy > 0.5 for accuracy in group.accuracies]
-        if self.quotas.with_experience and group.replayed and self.visits[group.prompt.id].candidates:
+        if self.quotas.with_experience and group.candidates:
             flags[-1] = True
         return 0 < sum(flags) < len(flags)
 
-    def _replay(self, draw: Draw) -> PromptDraw:
-        candidates = tuple(self.sources.buffer.candidates(draw.prompt_id))
-        return PromptDraw(self.sources.prompts[draw.prompt_id], draw, candidates)
+    def _replayed_group(self, draw: Draw) -> RolloutGroup:
+        prompt = self.sources.prompts[draw.prompt_id]
+        return RolloutGroup(
+            prompt, replayed=True, candidates=candidates_of(self.sources.buffer, draw, self.step)
+        )

@@ -19,6 +19,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.turns import machine
 from benchmarks.world import make_trainer
+from pivot.engines.base import ScoreRequest
+from pivot.method import allocate_advantage
+from pivot.training.batch import minibatches, units_of
 
 SIZE = 2048
 
@@ -56,18 +59,22 @@ def _passes(threads: int) -> dict[str, Callable[[], object]]:
     """One scored batch that is scored and trained on again and again."""
     trainer = make_trainer("vppo", "fixed", f"train.threads={threads}", "train.overlap=false")
     selection = trainer._open(1)
-    groups = trainer._roll_out(selection.next_visits(), selection)
-    trainer._verify(groups)
-    selection.observe(groups)
-    batch = trainer._batch(selection.kept, 1)
-    trainer._score(batch, 1)
-    allocation = trainer._allocate(batch)
+    groups = trainer._sample(selection.draw(), selection)
+    trainer._reward(groups)
+    selection.filter(groups)
+    groups, batch = trainer._batch(selection.kept, 1)
+    batch, _ = allocate_advantage(trainer.method, trainer._score(groups, batch, 1))
+    engine, units = trainer.engine, units_of(groups)
 
     def score() -> None:
-        trainer.policy.forget_features()
-        trainer.scorer.score(batch.units, 1, "corrupted")
+        engine.policy.forget_features()
+        engine.score(ScoreRequest(units, 1, "corrupted"))
 
-    return {"scoring": score, "training": lambda: trainer.updater.update(batch, allocation)}
+    def update() -> None:
+        for minibatch, rows in minibatches(groups, batch):
+            engine.update(minibatch, rows, 1e-7)
+
+    return {"scoring": score, "training": update}
 
 
 def _count(work: Callable[[], object]) -> float:

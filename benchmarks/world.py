@@ -12,6 +12,7 @@ from benchmarks.cases import CASES, PROMPTS, RESPONSES, parity
 from pivot import recipes
 from pivot.config import apply_settings
 from pivot.data.template import SYSTEM, user_text
+from pivot.engines.local import LocalEngine, load_model
 from pivot.experience import StoredResponse
 from pivot.method import preset
 from pivot.models.loading import resolve_model
@@ -54,13 +55,14 @@ def make_trainer(method: str, case: str, *settings: str, work: Work | None = Non
     if work.image_side:  # the tiny model's own limit would scale them down again
         config = apply_settings(config, [f"model.max_pixels={work.image_side**2}"])
     judge = _ParityJudge() if case == "fixed" else build.build_judge(config)
-    policy = build.load_model(config)
+    policy = load_model(config)
     if work.vocabulary:
         policy.model.resize_token_embeddings(work.vocabulary, mean_resizing=False)
     prompts = training_prompts(config).by_id
     if work.image_side:
         prompts = {name: _enlarged(prompt, work.image_side) for name, prompt in prompts.items()}
-    trainer = build.build_trainer(config, policy, prompts, judge, PhaseClock())
+    engine = LocalEngine(config, policy, load_model(config) if config.method.needs_reference else None)
+    trainer = build.build_trainer(config, engine, prompts, judge, PhaseClock())
     sampling = replace(trainer.plan.sampling, min_tokens=min_tokens)
     trainer.plan = replace(trainer.plan, sampling=sampling)
     if trainer.method.replay:
@@ -74,8 +76,8 @@ def remember(trainer: Trainer) -> None:
     Where the length is fixed no response ends by itself; they count as ended here.
     """
     selection = Selection(trainer.sources, 0, Quotas(len(trainer.sources.prompts), 0))
-    for group in trainer._roll_out(selection.next_visits(), selection):
-        trainer._verify([group])
+    for group in trainer._sample(selection.draw(), selection):
+        trainer._reward([group])
         good = [r for r in group.responses if r.reward and r.reward.correct]
         stored = [StoredResponse(token_ids=r.token_ids_T.numpy()) for r in good]
         trainer.sources.buffer.record(
@@ -85,7 +87,7 @@ def remember(trainer: Trainer) -> None:
             responses=stored,
             step=0,
         )
-    trainer.policy.forget_features()
+    trainer.engine.policy.forget_features()
 
 
 def write_for_peer(folder: Path) -> Path:

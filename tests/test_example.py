@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from pivot.experience import ExperienceBuffer
-from pivot.method import ObjectiveInputs, TokenScores, allocate_advantage, count_totals, objective, preset
+from pivot.method import Batch, allocate_advantage, count_totals, objective, preset
 from pivot.models.corruption import Corruptor
 from pivot.models.loading import load_policy
 from pivot.rewards.verifier import Verifier
@@ -68,37 +68,28 @@ def shifted(rows):
     return (rows.old_logprobs_BT + noise_BT * rows.mask_BT).clamp(max=0).requires_grad_()
 
 
-def allocation_of(kept, scores):
-    format_PG = torch.tensor([[r.reward.format for r in group.responses] for group in kept])
-    return allocate_advantage(
-        preset("pivot"),
-        torch.tensor([group.accuracies for group in kept]),
-        format_PG,
-        TokenScores(scores.logprobs_BT, scores.entropy_BT, scores.mask_BT, scores.corrupted_logprobs_BT),
-    )
-
-
-def loss_of(rows, allocation, logprobs_BT):
-    inputs = ObjectiveInputs(
-        logprobs_BT=logprobs_BT,
+def allocated(kept, scores, rows):
+    """The same rows by the trainer's function."""
+    batch = Batch(
+        mask_BT=scores.mask_BT,
+        rewards_B=torch.tensor([group.accuracies for group in kept]).flatten(),
+        format_B=torch.tensor([r.reward.format for group in kept for r in group.responses]),
+        group_size=len(kept[0].responses),
+        clean_logprobs_BT=scores.logprobs_BT,
+        entropy_BT=scores.entropy_BT,
         old_logprobs_BT=rows.old_logprobs_BT,
-        advantage_BT=allocation.advantage_BT,
-        mask_BT=rows.mask_BT,
-        policy_mask_BT=allocation.policy_mask_BT,
-        group_advantage_B=allocation.group_advantage_B,
-        correct_B=rows.correct_B,
+        corrupted_logprobs_BT=scores.corrupted_logprobs_BT,
         anchor_logprob_B=rows.anchor_logprob_B,
     )
-    method = preset("pivot")
-    return objective(method, inputs, count_totals(method, inputs))[0]
+    return allocate_advantage(preset("pivot"), batch)
 
 
 def test_advantages_are_those_of_the_pivot_preset(step):
     kept, scores, rows = step
-    allocation = allocation_of(kept, scores)
-    torch.testing.assert_close(rows.advantage_BT, allocation.advantage_BT, **TOLERANCE)
-    torch.testing.assert_close(rows.group_advantage_B, allocation.group_advantage_B, **TOLERANCE)
-    torch.testing.assert_close(rows.support_BT, allocation.support_BT, **TOLERANCE)
+    batch, diagnostics = allocated(kept, scores, rows)
+    torch.testing.assert_close(rows.advantage_BT, batch.advantage_BT, **TOLERANCE)
+    torch.testing.assert_close(rows.group_advantage_B, batch.group_advantage_B, **TOLERANCE)
+    torch.testing.assert_close(rows.support_BT, diagnostics.support_BT, **TOLERANCE)
     assert (rows.advantage_BT != rows.group_advantage_B[:, None])[rows.mask_BT].any(), "the image has a say"
 
 
@@ -106,7 +97,9 @@ def test_loss_and_gradient_are_those_of_the_pivot_preset(example, step):
     kept, scores, rows = step
     ours, theirs = shifted(rows), shifted(rows)
     loss = example.pivot_loss(ours, rows)
-    expected = loss_of(rows, allocation_of(kept, scores), theirs)
+    batch = allocated(kept, scores, rows)[0].with_forward(theirs)
+    method = preset("pivot")
+    expected = objective(method, batch, count_totals(method, batch))[0]
     torch.testing.assert_close(loss, expected, **TOLERANCE)
     loss.backward()
     expected.backward()
@@ -115,8 +108,7 @@ def test_loss_and_gradient_are_those_of_the_pivot_preset(example, step):
 
 def test_rows_are_those_of_the_trainer(step):
     kept, _, rows = step
-    encoded = {unit.prompt.prompt.id: unit.prompt for unit in rows.units}
-    batch = build_batch(kept, encoded, minibatch_groups=len(kept))
+    batch = build_batch(kept, minibatch_groups=len(kept))
     width = rows.mask_BT.shape[1]
     assert torch.equal(batch.mask_BT[:, :width], rows.mask_BT)
     assert torch.equal(batch.correct_B, rows.correct_B)

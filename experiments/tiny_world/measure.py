@@ -13,6 +13,9 @@ import torch
 from experiments.tiny_world.kinds import KINDS, ORIGINS, origin, token_kinds
 from experiments.tiny_world.plan import Measure, World
 from pivot.config import Config
+from pivot.engines.base import ScoreRequest
+from pivot.engines.packing import Packing
+from pivot.engines.scoring import Scorer, response_means
 from pivot.evaluate import attention
 from pivot.evaluate.sampling import GradedPrompt, evaluation_request, graded_samples
 from pivot.method import visual_support
@@ -23,8 +26,6 @@ from pivot.rewards.judge import Judge, VerifierJudge
 from pivot.sampling import NativeSampler
 from pivot.tiny import procedural
 from pivot.training.build import build_judge, evaluation_sampling
-from pivot.training.packing import Packing
-from pivot.training.scoring import Scorer, response_means
 from pivot.types import Prompt
 
 LOOK_SAMPLES = 4
@@ -110,7 +111,7 @@ def look(sampler: _Sampler, prompts: Sequence[Prompt]) -> dict[str, Any]:
     ]
     # The same intervention for every cell, whatever it was trained with.
     scorer = Scorer(policy, Corruptor(policy.encoder, Corruption(), seed=0), Packing())
-    found = scorer.score(units, 0, "both")
+    found = scorer.score(ScoreRequest(units, 0, "both"))
     policy.forget_features()
     assert found.corrupted_logprobs_BT is not None
     assert found.divergence_BT is not None

@@ -25,6 +25,7 @@ from experiments.tiny_world.starts import start_path
 from pivot import __version__
 from pivot.config import Config
 from pivot.durable import write_bytes
+from pivot.engines.local import LocalEngine, load_model
 from pivot.errors import UserError
 from pivot.evaluate.sampling import evaluation_request
 from pivot.evaluate.scoring import add_scores, as_graded
@@ -73,7 +74,7 @@ def run_cell(plan: Plan, cell: Cell, work: Path, results: Path, *, quiet: bool =
     if cell.arm == OVERHEAD:
         found = {"overhead": time_methods(plan, cell, start)}
     elif cell.arm == BASE:
-        measured = measure_model(build.load_model(config), config, world, plan.measure)
+        measured = measure_model(load_model(config), config, world, plan.measure)
         found = {"sets": measured.sets, "looks": measured.looks}
     else:
         run = folder / "run"
@@ -84,7 +85,7 @@ def run_cell(plan: Plan, cell: Cell, work: Path, results: Path, *, quiet: bool =
         )
         if not result.finished:
             return False
-        policy = build.load_model(config, resolve_model(str(run)))
+        policy = load_model(config, resolve_model(str(run)))
         measured = measure_model(policy, config, world, plan.measure)
         _note_scores(run, config, measured, policy)
         found = {
@@ -191,8 +192,8 @@ def _trainer(plan: Plan, cell: Cell, start: Path | None) -> Trainer:
     rounds = f"train.steps={plan.timed_rounds}"
     config = cell_config(plan, Cell(cell.world, cell.arm, cell.seed, (*cell.settings, rounds)), start)
     prompts = training_prompts(config)
-    policy = build.load_model(config)
-    return build.build_trainer(config, policy, prompts.by_id, build.build_judge(config), PhaseClock())
+    engine = LocalEngine.open(config)
+    return build.build_trainer(config, engine, prompts.by_id, build.build_judge(config), PhaseClock())
 
 
 def _timed_step(trainer: Trainer) -> dict[str, float]:

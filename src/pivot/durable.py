@@ -161,6 +161,13 @@ def sync_tree(folder: Path) -> None:
         sync_folder(Path(parent))
 
 
+def finished_checkpoints(run: Path) -> list[tuple[int, Path]]:
+    """(N, `checkpoints/step-N`) of a run's folder, newest first. Other names there are unfinished or set aside."""
+    paths = (run / "checkpoints").iterdir() if (run / "checkpoints").is_dir() else ()
+    found = [(int(match[1]), path) for path in paths if (match := re.fullmatch(r"step-(\d+)", path.name))]
+    return sorted(found, reverse=True)
+
+
 def sha256(path: Path) -> str:
     """The sha256 checksum of a file, in hexadecimal."""
     with path.open("rb") as file:

@@ -1,6 +1,6 @@
-"""The nouns of the data's walk: a prompt, a response, a group of responses.
+"""The data types of a training step: a prompt, a response and its reward, an anchor, a group of responses.
 
-Plain dataclasses that every room may use. They hold no behaviour beyond what follows from their fields.
+Plain dataclasses that every room may use, with no behaviour beyond what follows from their fields.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 class ImageSource(Protocol):
-    """Where an image comes from; it is opened when it is needed, never kept."""
+    """Where an image comes from; it is opened when it is needed and never kept."""
 
     def open(self) -> Image.Image:
-        """The image, in whatever mode its file has."""
+        """The image, in the mode of its file."""
         ...
 
 
@@ -31,25 +31,36 @@ class Prompt:
     """
 
     id: str
-    """Stable over runs and machines; the experience buffer's key."""
+    """Stable across runs and machines; the experience buffer's key."""
     question: str
-    """The text; every `<image>` mark stands for the next of `images`. Without marks the images come first."""
+    """The text; each `<image>` mark stands for the next of `images`. Without marks the images come first."""
     answer: str
     images: tuple[ImageSource, ...] = ()
     task: str = ""
     """The procedural task, benchmark category or data set that the prompt belongs to."""
     columns: Mapping[str, Any] = field(default_factory=dict)
-    """All further columns of the data row; custom reward functions receive them."""
+    """All other columns of the data row; custom reward functions receive them."""
+
+
+class PreparedPrompt(Protocol):
+    """A prompt as an engine holds it: encoded, or only measured where other processes encode it."""
+
+    @property
+    def prompt(self) -> Prompt: ...
+
+    def __len__(self) -> int:
+        """Tokens, images included."""
+        ...
 
 
 @dataclass(frozen=True)
 class Reward:
-    """What the verifier says of one response."""
+    """The verifier's result for one response."""
 
     accuracy: float
     """R of the paper: 1 if the extracted answer matches the ground truth, else 0."""
     format: float
-    """1 if the response follows the template's form, else 0."""
+    """1 if the response follows the template's format, else 0."""
     reason: str
     """Why: correct, wrong, no box, unparsable, timed out, too long."""
     extracted: str | None = None
@@ -63,15 +74,15 @@ class Reward:
 
 @dataclass
 class Response:
-    """One sampled answer y, with what decoding saw of it.
+    """One sampled answer y.
 
-    `logprobs_T` and `entropy_T` belong to the policy's own distribution: logits over its temperature, without top-p,
-    top-k or banned tokens. They are None where the sampler knows only its truncated distribution; the trainer then
-    computes them in a forward pass of its own (`rollout.recompute_logprobs`).
+    `logprobs_T` and `entropy_T` are those of the policy's own distribution: logits over its temperature, without top-p,
+    top-k or banned tokens. They are None where the sampler only knows its truncated distribution; the trainer then
+    computes them in a forward pass.
     """
 
     token_ids_T: torch.Tensor
-    """int64, with the end-of-turn token where there is one."""
+    """int64, with the end-of-turn token if there is one."""
     text: str
     logprobs_T: torch.Tensor | None
     entropy_T: torch.Tensor | None
@@ -89,34 +100,51 @@ class Response:
 
 @dataclass
 class Anchor:
-    """The old response y_exp that a replayed prompt is calibrated against (Eq. 7), and why it was drawn."""
+    """A stored response of a replayed prompt: a candidate for y_exp, or y_exp itself (Eq. 7)."""
 
     token_ids_T: torch.Tensor
     logprobs_T: torch.Tensor | None = None
     """Under the weights at the start of the step; no gradient."""
     entropy_T: torch.Tensor | None = None
-    """The same for the entropies."""
+    """Likewise."""
     recorded_logprobs_T: torch.Tensor | None = None
-    """Under the weights that once sampled it (Off-PG's denominator)."""
+    """Under the weights that sampled it (Off-PG's denominator)."""
     reward: Reward | None = None
-    """What it earned when it was recorded; None where that is not known."""
+    """The reward it was recorded with; None if unknown."""
     entropy: float | None = None
+    """H(y), Eq. 5."""
     dependency: float | None = None
+    """V(y), Eq. 4."""
     probability: float = 0.0
     """With which the prompt was drawn from the buffer (Eq. 6)."""
     age: int = 0
     """Steps since the response was recorded."""
+    score_age: int = 0
+    """Steps since `entropy` and `dependency` were computed."""
     times_drawn: int = 0
+    serial: int = -1
+    """Its number in the buffer; -1 for an expert demonstration."""
+
+    @property
+    def is_scored(self) -> bool:
+        return self.entropy is not None and self.dependency is not None
+
+    def __len__(self) -> int:
+        return int(self.token_ids_T.numel())
 
 
 @dataclass
 class RolloutGroup:
-    """A prompt with its G responses."""
+    """A prompt on its way through a step: drawn, then with its G responses, then with its anchor."""
 
     prompt: Prompt
-    responses: list[Response]
+    responses: list[Response] = field(default_factory=list)
     replayed: bool = False
     anchor: Anchor | None = None
+    candidates: tuple[Anchor, ...] = ()
+    """The stored responses as they were when the prompt was drawn, oldest first; the anchor is one of them."""
+    prepared: PreparedPrompt | None = None
+    """The prompt as the engine holds it."""
 
     @property
     def accuracies(self) -> list[float]:

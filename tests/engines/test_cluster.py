@@ -1,4 +1,4 @@
-"""`--engine verl` where verl is not installed: what is composed, dealt and refused."""
+"""`--engine verl` where verl is not installed: what is composed, partitioned and refused."""
 
 import re
 import subprocess
@@ -15,18 +15,17 @@ import torch
 from pivot import recipes
 from pivot.cli import main
 from pivot.config import apply_settings
+from pivot.engines.jobs import has_images, partition, pieces_of
+from pivot.engines.packing import Packing
+from pivot.engines.ranks import MeasuredPrompt
 from pivot.engines.verl.compose import ClusterOptions, compose, device_of
-from pivot.engines.verl.jobs import has_images, partition, pieces_of
-from pivot.engines.verl.requests import server_settings
-from pivot.engines.verl.requirements import TESTED, check_environment, check_machine, check_supported
-from pivot.engines.verl.rollouts import ReplicaRollouts, SampleRequest, ServerRollouts
+from pivot.engines.verl.launch import TESTED, check_environment, check_machine, check_supported
+from pivot.engines.verl.rollouts import ReplicaRollouts, ServerRollouts, server_settings
 from pivot.errors import UserError
 from pivot.method import preset
 from pivot.models.rows import PromptWithResponses
-from pivot.sampling import Sampling
+from pivot.sampling import SampleRequest, Sampling
 from pivot.tiny import procedural
-from pivot.training.build import plan_of
-from pivot.training.packing import Packing
 
 NO_GPU = not torch.cuda.is_available()
 
@@ -106,17 +105,17 @@ def test_dry_run_prints_the_command_and_starts_nothing(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--gpus", "2"], "--gpus belongs to --engine verl"),
-        (["--verl", "a=b"], "--verl belongs to --engine verl"),
-        (["--dry-run"], "--dry-run belongs to --engine verl"),
+        (["--gpus", "2"], "--gpus needs --engine verl"),
+        (["--verl", "a=b"], "--verl needs --engine verl"),
+        (["--dry-run"], "--dry-run needs --engine verl"),
         (["--engine", "verl", "--gpus", "0"], "--gpus must be at least 1, got 0"),
         (
             ["--engine", "verl", "--set", "model.lora_rank=8"],
-            "model.lora_rank works on the embedded engine alone",
+            "model.lora_rank needs --engine local",
         ),
         (
             ["--engine", "verl", "--set", "model.freeze_vision=true"],
-            "model.freeze_vision works on the embedded",
+            "model.freeze_vision needs --engine local",
         ),
     ],
 )
@@ -172,7 +171,8 @@ def test_the_plug_in_is_an_entry_point_of_this_project():
 def test_the_parts_that_need_no_verl_import_none():
     """`pivot train --help`, `--dry-run` and every refusal work where verl is not installed."""
     code = (
-        "import sys; import pivot.engines.verl.launch, pivot.engines.verl.cluster_trainer, pivot.cli.train; "
+        "import sys; import pivot.engines.verl.launch, pivot.engines.verl.rollouts; "
+        "import pivot.engines.ranks, pivot.cli.train; "
         "print(sorted({'verl', 'ray'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -188,24 +188,23 @@ def test_device_follows_the_configuration():
         check_supported(apply_settings(config, ["model.lora_rank=4"]))
 
 
-# Dealing -------------------------------------------------------------------------------------------------
+# Partitioning -------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def units():
-    from pivot.models.loading import load_policy
-
-    encode = load_policy("tiny").encoder.encode
     prompts = procedural.dataset("train", 7)
     return [
-        PromptWithResponses(encode(p), [torch.arange(3 + (5 * i + 7 * j) % 23) for j in range(1 + i % 4)])
+        PromptWithResponses(
+            MeasuredPrompt(p, 60 + 7 * i), [torch.arange(3 + (5 * i + 7 * j) % 23) for j in range(1 + i % 4)]
+        )
         for i, p in enumerate(prompts)
     ]
 
 
 @pytest.mark.parametrize("num_ranks", [1, 2, 3, 16])
 @pytest.mark.parametrize("budget", [300, 100_000])
-def test_every_row_is_dealt_once_and_ranks_stay_in_step(units, num_ranks, budget):
+def test_every_row_has_one_rank_and_ranks_stay_in_step(units, num_ranks, budget):
     plans = partition(units, Packing("tree", budget), num_ranks)
     pieces = pieces_of(units, plans)
     assert len(pieces) == num_ranks
@@ -278,44 +277,37 @@ def verl_config(name: str, ranks: int = 4, tensor_parallel: int = 2):
     )
 
 
-def test_servers_get_token_ids_pictures_and_a_seed_a_sample():
-    from pivot.models.loading import load_outline, resolve_model
+def test_servers_get_token_ids_images_and_a_seed_per_sample():
+    from pivot.models.loading import load_tokenizer_only, resolve_model
 
-    outline = load_outline(Path(resolve_model("tiny")))
-    client = EchoClient(outline.end_ids[0])
+    tokenizer_only = load_tokenizer_only(Path(resolve_model("tiny")))
+    client = EchoClient(tokenizer_only.end_ids[0])
     rollouts = ServerRollouts.create(verl_config("vllm"), client, teacher_client=None)
-    rollouts.outline = outline
+    rollouts.tokenizer_only = tokenizer_only
     prompts = procedural.dataset("train", 2)
-    order = SampleRequest(3, Sampling(max_tokens=5), (0, 7))
-    found = list(rollouts.sample(prompts, order))
+    request = SampleRequest(3, Sampling(max_tokens=5), (0, 7))
+    found = list(rollouts.sample(prompts, request))
     assert [index for index, _ in found] == [0, 1]
     assert all(len(responses) == 3 for _, responses in found)
     assert len(client.requests) == 6
     assert len({request["sampling_params"]["seed"] for request in client.requests}) == 6
     first = client.requests[0]
-    assert first["prompt_ids"].count(outline.encoder.image_token_id) == len(prompts[0].images) == 1
+    assert first["prompt_ids"].count(tokenizer_only.encoder.image_token_id) == len(prompts[0].images) == 1
     width, height = first["image_data"][0].size
     assert width % 28 == height % 28 == 0, "brought to its final size before the server sees it"
     response = found[0][1][0]
-    assert response.token_ids_T.tolist() == [20, outline.end_ids[0]]
+    assert response.token_ids_T.tolist() == [20, tokenizer_only.end_ids[0]]
     assert response.logprobs_T is None, "a server's log-probs are those after top-p, not the policy's"
     assert response.entropy_T is None
     assert not any("logprobs" in request["sampling_params"] for request in client.requests)
     assert {r.truncated for _, responses in found for r in responses} == {True, False}
 
 
-def test_what_servers_do_not_say_is_computed_on_the_ranks():
-    plan = plan_of(recipes.get("tiny"))
-    assert not plan.recompute_logprobs
-    assert ServerRollouts(verl_config("vllm"), None).plan(plan).recompute_logprobs
-    assert ReplicaRollouts(verl_config("pivot"), None).plan(plan) == plan
-
-
 def test_replicas_share_the_prompts_and_each_comes_back_in_its_place():
     class Replica:
         shares: ClassVar[list] = []
 
-        async def generate(self, request_id, *, prompts, order, **_):
+        async def generate(self, request_id, *, prompts, request, **_):
             self.shares.append(len(prompts))
             return SimpleNamespace(extra_fields={"groups": [[p.id] for p in prompts]})
 

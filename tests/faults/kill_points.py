@@ -15,14 +15,16 @@ from pathlib import Path
 from typing import Any
 
 from pivot import durable
+from pivot.engines import local
+from pivot.engines.optimizer import MasterAdamW
+from pivot.engines.scoring import Scorer
 from pivot.experience import storage
 from pivot.rewards.judge import VerifierJudge
-from pivot.runs import checkpoint, state
+from pivot.runs import checkpoint
 from pivot.runs import run as run_module
 from pivot.runs.folder import RunFolder
 from pivot.runs.stopping import Stopping
-from pivot.training import scoring, trainer, update
-from pivot.training.optimizer import MasterAdamW
+from pivot.training import trainer
 
 _steps_begun = 0
 
@@ -149,22 +151,22 @@ def _ends_with(name: str) -> Callable[..., bool]:
 
 
 POINTS: dict[str, Callable[[Die], None]] = {
-    "rollout": after(trainer.Trainer, "_sample"),
+    "rollout": after(local.LocalEngine, "sample"),
     "verify": after(VerifierJudge, "judge"),
-    "scoring": before(scoring.Scorer, "_forward"),
+    "scoring": before(Scorer, "_forward"),
     "update, before the weights move": before(MasterAdamW, "step"),
-    "update, between two minibatches": after(update.Updater, "_minibatch"),
+    "update, between two minibatches": after(local.LocalEngine, "update"),
     "metrics, half a line": half_an_append("metrics.jsonl"),
     "rollouts, half a line": half_an_append("rollouts.jsonl"),
     "metrics written, nothing saved": after(RunFolder, "append_metrics"),
-    "checkpoint, model written": after(state, "save_policy"),
-    "checkpoint, optimizer written": after(state, "save_tensors"),
+    "checkpoint, model written": after(local, "save_policy"),
+    "checkpoint, optimizer written": after(local, "save_tensors"),
     "buffer, file not yet renamed": before(os, "replace", _ends_with(storage.FILE_NAME)),
     "buffer, renamed": after(os, "replace", _ends_with(storage.FILE_NAME)),
     "checkpoint, before its rename": before(Path, "rename", _is_step),
     "checkpoint, after its rename": after(Path, "rename", _is_step),
     "old checkpoint, half deleted": half_a_deletion,
     "status, before its rename": before(os, "replace", _ends_with("run.json")),
-    "step finished": after(run_module._Run, "_step"),
+    "step finished": after(run_module.Run, "_step"),
 }
 """Name -> what arms it."""

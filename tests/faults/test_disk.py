@@ -112,7 +112,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(server, whole,
     ended = server.resume(run)
     assert ended.code == 0, ended.said
     assert f"checkpoint step-4 is damaged ({words}" in ended.said
-    assert "going on from step-3" in ended.said
+    assert "resuming from step-3" in ended.said
     assert (run / "checkpoints" / "step-4.aside").is_dir(), "damage is never deleted"
     assert differences(run, whole) == []
 

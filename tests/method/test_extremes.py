@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,8 +10,7 @@ from torch import Tensor
 
 from pivot.method import (
     PRESETS,
-    ObjectiveInputs,
-    TokenScores,
+    Batch,
     allocate_advantage,
     calibration_loss,
     count_totals,
@@ -31,27 +30,30 @@ LOGPROBS = (0.0, -1e4, -torch.inf)
 """Probability 1, next to nothing, and 0."""
 
 
-def extreme_inputs(clean: float, other: float, mask: Tensor, dtype: torch.dtype) -> ObjectiveInputs:
+def extreme_batch(clean: float, other: float, mask: Tensor, dtype: torch.dtype) -> Batch:
     def filled(value: float) -> Tensor:
         return torch.full(mask.shape, value, dtype=dtype)
 
     rows = len(mask)
-    return ObjectiveInputs(
-        logprobs_BT=filled(clean).requires_grad_(),
-        old_logprobs_BT=filled(other),
-        advantage_BT=filled(1.0) * torch.linspace(-1, 1, rows, dtype=dtype)[:, None],
+    return Batch(
         mask_BT=mask,
-        policy_mask_BT=mask,
-        group_advantage_B=torch.linspace(-1, 1, rows, dtype=dtype),
-        correct_B=torch.linspace(-1, 1, rows) > 0,
-        entropy_BT=filled(0.0).requires_grad_(),
+        rewards_B=(torch.arange(rows) % 2).to(dtype),
+        format_B=torch.ones(rows, dtype=dtype),
+        group_size=2,
+        clean_logprobs_BT=filled(clean),
+        entropy_BT=filled(0.0),
+        old_logprobs_BT=filled(other),
         corrupted_logprobs_BT=filled(other),
         reference_logprobs_BT=filled(other),
+        off_policy_B=torch.arange(rows) == 0,
+        target_B=torch.arange(rows) == 3,
         anchor_logprob_B=filled(max(other, -1e4))[:, 0] if mask.shape[1] else torch.zeros(rows, dtype=dtype),
         anchor_logprobs_BT=filled(other),
-        off_policy_B=torch.arange(rows) == 0,
-        sft_logprobs_AT=filled(clean).requires_grad_(),
-        sft_mask_AT=mask,
+        advantage_BT=filled(1.0) * torch.linspace(-1, 1, rows, dtype=dtype)[:, None],
+        policy_mask_BT=mask,
+        group_advantage_B=torch.linspace(-1, 1, rows, dtype=dtype),
+        new_logprobs_BT=filled(clean).requires_grad_(),
+        new_entropy_BT=filled(0.0).requires_grad_(),
     )
 
 
@@ -71,31 +73,30 @@ def test_every_method_stays_finite(name: str, mask: Tensor, dtype: torch.dtype) 
     method = preset(name)
     for clean in LOGPROBS:
         for other in LOGPROBS:
-            inputs = extreme_inputs(clean, other, mask, dtype)
-            loss, values = objective(method, inputs, count_totals(method, inputs))
-            leaves = [inputs.logprobs_BT, inputs.sft_logprobs_AT]
+            batch = extreme_batch(clean, other, mask, dtype)
+            loss, values = objective(method, batch, count_totals(method, batch))
+            leaves = [batch.new_logprobs_BT]
             grads = torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
             for value in (loss, *values.values(), *grads):
                 assert bool(value.isfinite().all()), (clean, other)
-            scores = TokenScores(inputs.logprobs_BT, inputs.entropy_BT, mask, inputs.corrupted_logprobs_BT)
-            found = allocate_advantage(method, torch.eye(2), torch.ones(2, 2), scores)
-            for field in fields(found):
-                value = getattr(found, field.name)
-                assert value is None or bool(value.isfinite().all()), (field.name, clean, other)
+            allocated, found = allocate_advantage(method, batch)
+            results = {name: getattr(allocated, name) for name in ("advantage_BT", "group_advantage_B")}
+            for name, value in (results | vars(found)).items():
+                assert value is None or bool(value.isfinite().all()), (name, clean, other)
 
 
 def test_all_forms_of_calibration_stay_finite() -> None:
     for form in ("anchor_mean", "position", "position_zero", "seq_mean", "seq_sum"):
         for shape in ("softplus", "leaky_relu"):
             method = replace(preset("ser"), calibration=form, calibration_shape=shape)
-            inputs = extreme_inputs(-torch.inf, 0.0, MASKS["some empty"], torch.float32)
-            loss, _ = objective(method, inputs, count_totals(method, inputs))
-            (gradient,) = torch.autograd.grad(loss, inputs.logprobs_BT)
+            batch = extreme_batch(-torch.inf, 0.0, MASKS["some empty"], torch.float32)
+            loss, _ = objective(method, batch, count_totals(method, batch))
+            (gradient,) = torch.autograd.grad(loss, batch.new_logprobs_BT)
             assert bool(loss.isfinite()), (form, shape)
             assert bool(gradient.isfinite().all()), (form, shape)
 
 
-def test_bfloat16_inputs_are_computed_in_float32() -> None:
+def test_bfloat16_batch_are_computed_in_float32() -> None:
     clean, corrupted = -torch.rand(2, 6).bfloat16(), -torch.rand(2, 6).bfloat16()
     mask = torch.ones(2, 6, dtype=torch.bfloat16)
     support = visual_support(clean, corrupted, mask)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pivot.method import (
-    TokenScores,
+    Batch,
     absolute_support,
     allocate_advantage,
     preset,
@@ -53,24 +53,34 @@ def test_separation_is_that_of_a_naive_loop_and_padding_changes_nothing(rows) ->
     assert float(found) == pytest.approx(naive_separation(means, correct, 3))
 
 
-def scores(corrupted: list[list[float]]) -> TokenScores:
-    clean_BT = torch.full((4, 2), -1.0)
-    return TokenScores(clean_BT, torch.ones(4, 2), torch.ones(4, 2).bool(), torch.tensor(corrupted))
+def rows(clean_BT: torch.Tensor, corrupted_BT: torch.Tensor) -> Batch:
+    """Pairs of a right and a wrong response."""
+    return Batch(
+        mask_BT=torch.ones_like(clean_BT).bool(),
+        rewards_B=(torch.arange(len(clean_BT)) % 2 == 0).to(clean_BT.dtype),
+        format_B=torch.ones(len(clean_BT)),
+        group_size=2,
+        clean_logprobs_BT=clean_BT,
+        entropy_BT=torch.ones_like(clean_BT),
+        old_logprobs_BT=clean_BT,
+        corrupted_logprobs_BT=corrupted_BT,
+    )
 
 
-REWARDS_PG = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
 # c = 1 - exp(log q + 1): about 0.63 for log q = -2, -1.72 for log q = 0.
 SUPPORTED, UNSUPPORTED = [-2.0, -2.0], [0.0, 0.0]
 
 
 def allocate(name: str, corrupted: list[list[float]], **changes):
+    """The batch with its advantages, and the beta that adapted."""
     method = replace(preset(name), utility="local", **changes)
-    return allocate_advantage(method, REWARDS_PG, torch.ones(2, 2), scores(corrupted))
+    found, path = allocate_advantage(method, rows(torch.full((4, 2), -1.0), torch.tensor(corrupted)))
+    return found, path.beta
 
 
 def test_a_supported_but_wrong_response_keeps_its_whole_penalty_when_bounded() -> None:
     everywhere = [SUPPORTED] * 4
-    plain, bounded = allocate("pivot", everywhere), allocate("pivot-bounded", everywhere)
+    (plain, _), (bounded, _) = allocate("pivot", everywhere), allocate("pivot-bounded", everywhere)
     wrong = plain.group_advantage_B[1]
     assert (plain.advantage_BT[1] > wrong).all()
     assert torch.equal(bounded.advantage_BT[1], wrong.expand(2))
@@ -78,7 +88,7 @@ def test_a_supported_but_wrong_response_keeps_its_whole_penalty_when_bounded() -
 
 
 def test_an_unsupported_wrong_token_is_hit_at_most_by_the_bound() -> None:
-    found = allocate("pivot-bounded", [UNSUPPORTED] * 4, beta=0.5)
+    found, _ = allocate("pivot-bounded", [UNSUPPORTED] * 4, beta=0.5)
     assert found.advantage_BT[1].tolist() == pytest.approx([1.5 * float(found.group_advantage_B[1])] * 2)
 
 
@@ -93,20 +103,12 @@ def test_an_unsupported_wrong_token_is_hit_at_most_by_the_bound() -> None:
     ids=["separates", "half-half", "reversed", "one of two"],
 )
 def test_the_adaptive_strength_is_the_separation_and_never_negative(corrupted, strength) -> None:
-    found = allocate("pivot-adaptive", corrupted)
-    assert found.beta is not None
-    assert float(found.beta) == pytest.approx(strength)
-    expected = allocate("pivot", corrupted, beta=strength)
+    found, beta = allocate("pivot-adaptive", corrupted)
+    assert beta is not None
+    assert float(beta) == pytest.approx(strength)
+    expected, beta = allocate("pivot", corrupted, beta=strength)
     assert torch.allclose(found.advantage_BT, expected.advantage_BT)
-    assert expected.beta is None
-
-
-def test_a_separation_of_the_whole_batch_can_be_given() -> None:
-    method = replace(preset("pivot-adaptive"), utility="local")
-    rows = scores([SUPPORTED] * 4)
-    found = allocate_advantage(method, REWARDS_PG, torch.ones(2, 2), rows, separation=0.25)
-    assert found.beta is not None
-    assert float(found.beta) == 0.25
+    assert beta is None
 
 
 def test_absolute_support_is_the_difference_of_two_probabilities() -> None:
@@ -126,18 +128,15 @@ def test_a_slip_weighs_little_and_a_percept_much_when_support_is_absolute() -> N
     """Row 1 is wrong: first a slip of p = 0.01 that the corrupted image likes, then a percept that it does not."""
     clean_BT = torch.tensor([[0.01, 0.9]] * 4).log()
     corrupted_BT = torch.tensor([[0.06, 0.2]] * 4).log()
-    rows = TokenScores(clean_BT, torch.ones(4, 2), torch.ones(4, 2).bool(), corrupted_BT)
-    plain, absolute = (
-        allocate_advantage(
-            replace(preset(name), utility="local", beta=beta), REWARDS_PG, torch.ones(2, 2), rows
-        )
+    (plain, _), (absolute, path) = (
+        allocate_advantage(replace(preset(name), utility="local", beta=beta), rows(clean_BT, corrupted_BT))
         for name, beta in (("pivot", 0.5), ("pivot-absolute", 1.0))
     )
     wrong = float(plain.group_advantage_B[1])
     # beta = 0.5 and c = -5, 7/9; beta = 1 and p - q = -0.05, 0.7.
     assert plain.advantage_BT[1].tolist() == pytest.approx([3.5 * wrong, (1 - 0.5 * 7 / 9) * wrong], rel=1e-4)
     assert absolute.advantage_BT[1].tolist() == pytest.approx([1.05 * wrong, 0.3 * wrong], rel=1e-4)
-    assert absolute.support_clipped_share == 0
+    assert path.support_clipped_share == 0
 
 
 def test_weighed_advantages_grow_with_the_size_of_utility_and_keep_their_sign() -> None:
@@ -160,10 +159,7 @@ def expected_push(**changes) -> tuple[torch.Tensor, float]:
     words = len(P_V)
     clean_BT = P_V.log().repeat_interleave(2)[:, None]
     corrupted_BT = Q_V.log().repeat_interleave(2)[:, None]
-    mask_BT = torch.ones(2 * words, 1).bool()
-    rows = TokenScores(clean_BT, torch.ones_like(clean_BT), mask_BT, corrupted_BT)
-    rewards_PG = torch.tensor([[1.0, 0.0]] * words, dtype=torch.float64)
-    found = allocate_advantage(method, rewards_PG, torch.ones_like(rewards_PG), rows)
+    found, _ = allocate_advantage(method, rows(clean_BT, corrupted_BT))
     score_VV = torch.eye(words, dtype=torch.float64) - P_V
     push_V = (P_V * found.advantage_BT.view(words, 2).mean(dim=1)) @ score_VV
     return push_V, float(found.group_advantage_B.abs()[0])

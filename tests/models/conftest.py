@@ -18,6 +18,7 @@ from transformers import (
 
 from pivot import recipes, tiny
 from pivot.config import apply_settings
+from pivot.engines.local import LocalEngine
 from pivot.method import preset
 from pivot.training import build
 from pivot.training.clock import PhaseClock
@@ -132,9 +133,8 @@ def make_trainer(tmp_path, monkeypatch):
              "train.minibatch_prompts=2", "rollout.responses=4", "rollout.max_tokens=8", "rollout.max_tries=2",
              "data.size=8", "method.warmup_share=0", "train.lr=1e-3", "train.weight_decay=0", *settings],
         )  # fmt: skip
-        policy = build.load_model(config)
-        judge = build.build_judge(config)
-        return build.build_trainer(config, policy, training_prompts(config).by_id, judge, PhaseClock())
+        engine, judge = LocalEngine.open(config), build.build_judge(config)
+        return build.build_trainer(config, engine, training_prompts(config).by_id, judge, PhaseClock())
 
     return make
 
@@ -145,12 +145,12 @@ def remember_responses():
 
     def remember(trainer):
         selection = Selection(trainer.sources, 0, Quotas(4, 0))
-        groups = trainer._roll_out(selection.next_visits(), selection)
+        groups = trainer._sample(selection.draw(), selection)
         for response in (r for group in groups for r in group.responses):
-            response.token_ids_T[-1] = trainer.policy.end_ids[0]
+            response.token_ids_T[-1] = trainer.engine.policy.end_ids[0]
             response.truncated = False
-        trainer._verify(groups)
+        trainer._reward(groups)
         trainer._record(groups, 0)
-        trainer.policy.forget_features()
+        trainer.engine.policy.forget_features()
 
     return remember

@@ -141,25 +141,29 @@ def test_a_pivot_step_trains_and_the_saved_folder_is_the_model(
 ):
     trainer = make_trainer(folder)
     remember_responses(trainer)
-    before = {name: p.detach().clone() for name, p in trainer.policy.trainable_parameters().items()}
+    before = {name: p.detach().clone() for name, p in trainer.engine.policy.trainable_parameters().items()}
     outcome = trainer.step()
     trainer.judge.close()
     assert outcome.update is not None
     assert outcome.update.num_updates
     assert "calibration" in outcome.update.terms
-    assert any(group.replayed and group.anchor for group in outcome.batch.groups)
+    assert any(group.replayed and group.anchor for group in outcome.groups)
     still = {
-        name for name, p in trainer.policy.trainable_parameters().items() if torch.equal(p, before[name])
+        name
+        for name, p in trainer.engine.policy.trainable_parameters().items()
+        if torch.equal(p, before[name])
     }
     assert not still, "every tensor of every part is trained, the vision tower's too"
-    save_policy(trainer.policy, tmp_path / "saved")
+    save_policy(trainer.engine.policy, tmp_path / "saved")
     plain = AutoModelForImageTextToText.from_pretrained(tmp_path / "saved").eval()
     again = load_policy(str(tmp_path / "saved"))
     for prompt in prompts(picture):
         encoded = again.encoder.encode(prompt)
-        assert encoded.input_ids_L.tolist() == trainer.policy.encoder.encode(prompt).input_ids_L.tolist()
+        assert (
+            encoded.input_ids_L.tolist() == trainer.engine.policy.encoder.encode(prompt).input_ids_L.tolist()
+        )
         y = torch.tensor([5, 6, 7])
-        expected = plain_logprobs(trainer.policy.model, encoded, y)
+        expected = plain_logprobs(trainer.engine.policy.model, encoded, y)
         assert torch.equal(expected, plain_logprobs(again.model, encoded, y))
         torch.testing.assert_close(plain_logprobs(plain, encoded, y), expected, atol=1e-5, rtol=0)
 

@@ -8,6 +8,7 @@ from PIL import Image
 
 from pivot import recipes
 from pivot.config import apply_settings
+from pivot.engines.local import LocalEngine
 from pivot.evaluate.runner import identity
 from pivot.evaluate.sampling import evaluation_request
 from pivot.evaluate.settings import EvaluationSettings
@@ -41,8 +42,8 @@ def geometry(tmp_path):
     return folder
 
 
-def evaluation(config):
-    return Evaluation(config, VerifierJudge("pivot", 1), Progress(1, quiet=True))
+def evaluation(config, engine=None):
+    return Evaluation(config, engine, VerifierJudge("pivot", 1), Progress(1, quiet=True))
 
 
 @pytest.mark.parametrize("name", ["geo3k-3b", "geo3k-7b", "virl39k-3b"])
@@ -65,7 +66,7 @@ def test_rows_of_a_held_out_set_that_cannot_be_used_are_named(geometry, capsys):
     rows = (geometry / "test.jsonl").read_text().splitlines()
     (geometry / "test.jsonl").write_text("\n".join([*rows[:9], json.dumps({"id": "bad", "problem": "x"})]))
     config = apply_settings(recipes.get("geo3k-3b"), [f"data.train={geometry}"])
-    run = Evaluation(config, VerifierJudge("pivot", 1), Progress(1))
+    run = Evaluation(config, None, VerifierJudge("pivot", 1), Progress(1))
     assert len(run.validation_prompts()) == 9
     run.final_sets()
     said = " ".join(capsys.readouterr().out.split())
@@ -76,9 +77,9 @@ def test_a_runs_own_scores_record_how_they_were_measured(policy, small_config):
     config = small_config(
         "dapo", "eval.final_samples=2", "reward.grader=mathruler", "rollout.max_tokens=8", "train.seed=3"
     )
-    run = evaluation(config)
+    run = evaluation(config, LocalEngine(config, policy))
     sets = {"tiny-test": list(procedural.dataset("test", 2))}
-    shown, blank = run.table(policy, sets, "before")
+    shown, blank = run.table(sets, "before")
     target = find_target("tiny")
     request = evaluation_request(2, Sampling(max_tokens=8), seed=3)
     asked = EvaluationSettings(request, "mathruler", "embedded", "float32", 3136, 12544)

@@ -38,7 +38,7 @@ def test_a_new_run_and_its_files(tmp_path):
 def test_a_folder_with_a_run_is_not_overwritten(tmp_path):
     with started(tmp_path) as run:
         run.append_metrics({"step": 1})
-    with pytest.raises(UserError, match="already holds a run; go on with --resume"):
+    with pytest.raises(UserError, match="already holds a run; continue it with --resume"):
         RunFolder.create(tmp_path)
     RunFolder.open(tmp_path).close()
 

@@ -4,8 +4,7 @@ import io
 
 import pytest
 
-from pivot.runs.displays import duration
-from pivot.runs.progress import Progress, summarise
+from pivot.runs.progress import Progress, duration, summarise
 from pivot.training.clock import PhaseClock
 
 METRICS = {

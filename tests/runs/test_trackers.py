@@ -6,7 +6,7 @@ import pytest
 
 from pivot.config import Config, LogConfig
 from pivot.errors import UserError
-from pivot.runs.trackers import open_sinks, scalars
+from pivot.runs.trackers import open_trackers, scalars
 
 METRICS = {
     "step": 3,
@@ -23,7 +23,7 @@ def test_only_numbers_go_out():
 
 
 def test_none_is_asked_for_by_default(tmp_path):
-    assert open_sinks(LogConfig(), tmp_path, Config()) == []
+    assert open_trackers(tmp_path, Config()) == []
     assert list(tmp_path.iterdir()) == []
 
 
@@ -36,7 +36,7 @@ def test_a_missing_library_is_named_with_its_extra(library, log, tmp_path):
     with pytest.raises(
         UserError, match=rf"log\.{library} needs {library}.*pip install 'pivot-rl\[loggers\]'"
     ):
-        open_sinks(log, tmp_path, Config())
+        open_trackers(tmp_path, Config(log=log))
 
 
 def test_tensorboard_reads_back_what_two_sessions_wrote(tmp_path):
@@ -44,9 +44,9 @@ def test_tensorboard_reads_back_what_two_sessions_wrote(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     for step in (3, 4):
-        (sink,) = open_sinks(LogConfig(tensorboard=True), tmp_path, Config())
-        sink.write(step, METRICS)
-        sink.close()
+        (tracker,) = open_trackers(tmp_path, Config(log=LogConfig(tensorboard=True)))
+        tracker.write(step, METRICS)
+        tracker.close()
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
     assert sorted(events.Tags()["scalars"]) == ["buffer/size", "reward/accuracy"]
@@ -58,9 +58,9 @@ def test_wandb_keeps_one_run_a_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
     for step in (3, 4):
-        (sink,) = open_sinks(LogConfig(wandb="project"), tmp_path, Config())
-        sink.write(step, METRICS)
-        sink.close()
+        (tracker,) = open_trackers(tmp_path, Config(log=LogConfig(wandb="project")))
+        tracker.write(step, METRICS)
+        tracker.close()
     identity = (tmp_path / "wandb_id").read_text().strip()
     assert identity.startswith(tmp_path.name[:40])
     files = list((tmp_path / "wandb").glob("offline-run-*/*.wandb"))

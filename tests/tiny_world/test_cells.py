@@ -115,6 +115,7 @@ def test_a_stopped_cell_continues_a_failing_one_is_named_and_finished_ones_are_n
     assert "no/such/model" in said
     assert len(list(results.glob("main-dapo-*.json"))) == 1
     folder = next((tmp_path / "work").glob("main-dapo-*"))
+    assert f"resuming after step {len(seen)} of {STEPS}" in (folder / "cell.log").read_text()
     rows = read_rows(folder / "run" / "metrics.jsonl")
     assert [row["step"] for row in rows] == list(range(1, STEPS + 1))
     # With their times: saved steps were not repeated.

@@ -2,6 +2,7 @@
 
 import pytest
 
+from pivot.engines.local import LocalEngine
 from pivot.training import build
 from pivot.training.clock import PhaseClock
 from pivot.training.prompts import training_prompts
@@ -14,9 +15,8 @@ def make_trainer():
 
     def make(config):
         prompts = training_prompts(config)
-        policy = build.load_model(config)
-        judge = build.build_judge(config)
-        return build.build_trainer(config, policy, prompts.by_id, judge, PhaseClock())
+        engine, judge = LocalEngine.open(config), build.build_judge(config)
+        return build.build_trainer(config, engine, prompts.by_id, judge, PhaseClock())
 
     return make
 
@@ -28,9 +28,9 @@ def prime():
     def fill(trainer):
         for _ in range(2):
             selection = Selection(trainer.sources, 0, Quotas(6, 0))
-            groups = trainer._roll_out(selection.next_visits(), selection)
-            trainer._verify(groups)
+            groups = trainer._sample(selection.draw(), selection)
+            trainer._reward(groups)
             trainer._record(groups, 0)
-        trainer.policy.forget_features()
+        trainer.engine.policy.forget_features()
 
     return fill

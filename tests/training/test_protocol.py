@@ -9,14 +9,14 @@ import torch
 
 from pivot import recipes
 from pivot.config import validate
+from pivot.engines.local import load_model
 from pivot.errors import UserError
-from pivot.experience import ExperienceBuffer, StoredResponse
+from pivot.experience import ExperienceBuffer
 from pivot.runs import run as run_module
 from pivot.runs.run import resume, train
-from pivot.training import build
-from pivot.training.anchors import AnchorSelector, _select
-from pivot.training.batch import StepBatch, with_experience
-from pivot.training.selection import PromptDraw
+from pivot.training import selection
+from pivot.training.anchors import AnchorSelector, _select, candidates_of
+from pivot.training.batch import minibatch_sizes, with_experience
 from pivot.types import Anchor, Prompt, Response, Reward, RolloutGroup
 
 
@@ -39,24 +39,6 @@ def test_a_share_of_a_batch_is_rounded_not_cut(small_config, make_trainer):
 # Minibatches -----------------------------------------------------------------------------------------------------
 
 
-def batch_of(num_groups: int, minibatch: int, num_responses: int = 2) -> StepBatch:
-    nothing = torch.zeros(num_groups * num_responses, 1)
-    return StepBatch(
-        groups=[None] * num_groups,
-        units=[],
-        minibatch_groups=minibatch,
-        mask_BT=nothing,
-        clean_logprobs_BT=nothing,
-        old_logprobs_BT=nothing,
-        entropy_BT=nothing,
-        rewards_PG=torch.zeros(num_groups, num_responses),
-        format_PG=torch.zeros(num_groups, num_responses),
-        off_policy_B=nothing,
-        anchor_logprob_B=nothing,
-        anchor_logprobs_BT=nothing,
-    )
-
-
 @pytest.mark.parametrize(
     ("num_groups", "minibatch", "sizes"),
     [
@@ -72,11 +54,7 @@ def batch_of(num_groups: int, minibatch: int, num_responses: int = 2) -> StepBat
     ],
 )
 def test_a_small_leftover_joins_the_minibatch_before_it(num_groups, minibatch, sizes):
-    batch = batch_of(num_groups, minibatch)
-    assert [len(groups) for groups in batch.minibatches()] == sizes
-    assert [g for groups in batch.minibatches() for g in groups] == list(range(num_groups))
-    assert batch.minibatch_B.bincount().tolist() == [2 * size for size in sizes]
-    assert batch.minibatch_B.tolist() == sorted(batch.minibatch_B.tolist())
+    assert minibatch_sizes(num_groups, minibatch) == sizes
 
 
 def test_a_leftover_group_gets_no_update_of_its_own(small_config, make_trainer):
@@ -121,7 +99,7 @@ def test_the_loss_belongs_to_the_distribution_that_was_sampled(small_config, mak
 
 def log_softmax_by_hand(group, temperature: float) -> torch.Tensor:
     """From a plain forward of a fresh model over prompt and response."""
-    policy = build.load_model(recipes.get("tiny"))
+    policy = load_model(recipes.get("tiny"))
     prompt, ids = policy.encoder.encode(group.prompt), group.responses[0].token_ids_T
     with torch.no_grad():
         whole = torch.cat([prompt.input_ids_L, ids])[None]
@@ -173,10 +151,10 @@ def test_an_experience_brings_the_rewards_it_was_recorded_with(small_config, mak
     buffer.load_state_dict(state)
     outcome = trainer.step()
     trainer.judge.close()
-    off_policy_PG = outcome.batch.off_policy_B.view_as(outcome.batch.format_PG)
-    assert off_policy_PG.any()
-    assert (outcome.batch.format_PG[off_policy_PG] == 0.0).all()
-    assert (outcome.batch.rewards_PG[off_policy_PG] == 1.0).all()
+    rows = outcome.batch
+    assert rows.off_policy_B.any()
+    assert (rows.format_B[rows.off_policy_B] == 0.0).all()
+    assert (rows.rewards_B[rows.off_policy_B] == 1.0).all()
 
 
 def test_every_group_that_off_pg_trains_on_is_informative_with_its_experience(
@@ -189,9 +167,9 @@ def test_every_group_that_off_pg_trains_on_is_informative_with_its_experience(
     groups = []
     for _ in range(3):
         outcome = trainer.step()
-        groups += outcome.batch.groups
-        off_policy_PG = outcome.batch.off_policy_B.view_as(outcome.batch.rewards_PG)
-        has_anchor = torch.tensor([g.anchor is not None for g in outcome.batch.groups])
+        groups += outcome.groups
+        off_policy_PG = outcome.batch.by_prompt(outcome.batch.off_policy_B)
+        has_anchor = torch.tensor([g.anchor is not None for g in outcome.groups])
         assert torch.equal(off_policy_PG.any(dim=1), has_anchor)
     trainer.judge.close()
     assert any(g.replayed for g in groups)
@@ -203,12 +181,22 @@ def response(logprobs_T):
     return Response(ids, "", logprobs_T, logprobs_T, truncated=False, reward=Reward(1.0, 1.0, "correct"))
 
 
-def test_missing_log_probs_are_an_error_and_no_nan_in_a_loss(small_config, make_trainer):
-    trainer = make_trainer(small_config("dapo"))
-    trainer.judge.close()
-    group = RolloutGroup(Prompt("p7", "?", "1"), [response(None)])
-    with pytest.raises(UserError, match=r"no log-probs for prompt 'p7'.*rollout.recompute_logprobs=true"):
-        trainer._batch([group], 1)
+def test_missing_log_probs_are_computed_and_no_nan_enters_a_loss(small_config, make_trainer):
+    """Without `rollout.recompute_logprobs`: one response without them is enough."""
+    config = small_config("vaa", "train.overlap=false")
+    trainer, plain = make_trainer(config), make_trainer(config)
+    reward = trainer._reward
+
+    def without_log_probs(groups):
+        reward(groups)
+        groups[0].responses[0].logprobs_T = groups[0].responses[0].entropy_T = None
+
+    trainer._reward = without_log_probs
+    outcome, other = trainer.step(), plain.step()
+    for one in (trainer, plain):
+        one.judge.close()
+    assert all(math.isfinite(norm) for norm in outcome.update.grad_norms)
+    torch.testing.assert_close(outcome.batch.old_logprobs_BT, other.batch.old_logprobs_BT, atol=5e-5, rtol=0)
 
 
 @pytest.mark.parametrize("missing", ["recorded_logprobs_T", "reward"])
@@ -228,22 +216,21 @@ def test_a_sampler_without_log_probs_of_the_policy_gets_them_from_a_pass_of_our_
         "off-pg-vaa", "rollout.recompute_logprobs=true", "method.warmup_share=0", "train.overlap=false"
     )
     trainer, plain = make_trainer(config), make_trainer(config)
-    sample, score = trainer._sample, trainer.scorer.score
+    sample, score = trainer.engine.sample, trainer.engine.score
     calls = []
 
-    def scored(*arguments, **options):
+    def scored(request):
         calls.append("score")
-        return score(*arguments, **options)
+        return score(request)
 
-    def without_log_probs(prompts, step):
+    def without_log_probs(*arguments):
         calls.append("sample")
-        found = sample(prompts, step)
-        for responses in found.values():
-            for one in responses:
-                one.logprobs_T = one.entropy_T = None
+        found = sample(*arguments)
+        for one in (response for responses in found for response in responses):
+            one.logprobs_T = one.entropy_T = None
         return found
 
-    trainer._sample, trainer.scorer.score = without_log_probs, scored
+    trainer.engine.sample, trainer.engine.score = without_log_probs, scored
     for _ in range(2):
         calls.clear()
         outcome, other = trainer.step(), plain.step()
@@ -260,15 +247,15 @@ def test_a_sampler_without_log_probs_of_the_policy_gets_them_from_a_pass_of_our_
 # Collected scores ------------------------------------------------------------------------------------------------
 
 
-def stored(entropy, dependency):
-    return StoredResponse(np.array([1, 2]), entropy=entropy, dependency=dependency)
+def candidate(entropy, dependency):
+    return Anchor(torch.tensor([1, 2]), entropy=entropy, dependency=dependency)
 
 
 def test_an_unscored_candidate_is_never_compared():
     """`None` used to count as entropy 0, the most stable of all."""
-    assert _select([stored(0.5, 0.1), stored(0.2, 0.9)], keep=0.5) == 1
+    assert _select([candidate(0.5, 0.1), candidate(0.2, 0.9)], keep=0.5) == 1
     with pytest.raises(AssertionError, match="unscored"):
-        _select([stored(0.5, 0.1), stored(None, None)], keep=0.5)
+        _select([candidate(0.5, 0.1), candidate(None, None)], keep=0.5)
 
 
 def test_collected_scores_cover_what_the_filter_dropped_and_what_nobody_scored(small_config, make_trainer):
@@ -293,8 +280,18 @@ def test_collected_scores_cover_what_the_filter_dropped_and_what_nobody_scored(s
 
 
 @pytest.mark.parametrize(("scores", "is_old"), [("collected", True), ("current", False)])
-def test_collected_scores_decide_as_they_were_collected(small_config, make_trainer, scores, is_old):
+def test_collected_scores_decide_as_they_were_collected(
+    small_config, make_trainer, monkeypatch, scores, is_old
+):
     """The candidates' H and V are those of the step that recorded them, not of today's weights."""
+    drawn = {}
+
+    def noted(buffer, draw, step):
+        found = candidates_of(buffer, draw, step)
+        drawn[draw.prompt_id] = [candidate.dependency for candidate in found]
+        return found
+
+    monkeypatch.setattr(selection, "candidates_of", noted)
     trainer = make_trainer(
         small_config("ser", f"method.anchor_scores={scores}", "method.warmup_share=0", "data.size=12")
     )
@@ -302,27 +299,28 @@ def test_collected_scores_decide_as_they_were_collected(small_config, make_train
     for _ in range(4):
         outcome = trainer.step()
         ages.append(outcome.anchors.age)
-        visits = outcome.selection.visits
         for group in (g for g in outcome.selection.kept if g.anchor is not None):
-            known = visits[group.prompt.id].candidates
+            known = drawn[group.prompt.id]
             if len(known) > 1:
-                same.append(group.anchor.dependency in [c.dependency for c in known])
+                same.append(group.anchor.dependency in known)
     trainer.judge.close()
     assert same
     assert all(same) == is_old
     assert (max(ages) > 0) == is_old
 
 
-def test_a_prompt_with_an_unscored_candidate_is_rated_whole(small_config):
+def test_all_candidates_of_a_prompt_are_scored_if_one_is_not(small_config):
     method = small_config("ser", "method.anchor_scores=collected").method
     selector = AnchorSelector(method, None, ExperienceBuffer(), {})
-    asked = []
-    selector._score_candidates = lambda candidates, encoded, step: asked.append(candidates) or {}
-    prompt = Prompt("p", "?", "1")
-    scored, unscored = stored(0.1, 0.2), stored(0.3, None)
-    selector.rate([PromptDraw(prompt, candidates=(scored, unscored))], {}, 1)
-    selector.rate([PromptDraw(prompt, candidates=(scored, scored))], {}, 1)
-    assert asked == [{"p": (scored, unscored)}, {}]
+    scored, unscored = candidate(0.1, 0.2), candidate(0.3, None)
+
+    def asked(*candidates):
+        group = RolloutGroup(Prompt("p", "?", "1"), candidates=candidates, prepared=[])
+        return [len(unit.responses) for unit in selector.scoring([group], 1).units]
+
+    assert asked(scored, unscored) == [2]
+    assert asked(scored, scored) == []
+    assert asked(unscored) == [], "there is nothing to choose"
 
 
 # The state of oversampling ---------------------------------------------------------------------------------------
@@ -333,7 +331,7 @@ def test_stopping_and_resuming_keeps_what_oversampling_knows(tmp_path, small_con
     settings = ["train.steps=6", "checkpoint.every=3", "rollout.max_tries=20", "data.size=64"]
     config = small_config("pivot", *settings)
     train(config, tmp_path / "whole", quiet=True)
-    original = run_module._Run._step
+    original = run_module.Run._step
 
     def stop_after_three(self, *arguments):
         row = original(self, *arguments)
@@ -341,7 +339,7 @@ def test_stopping_and_resuming_keeps_what_oversampling_knows(tmp_path, small_con
             self.stopping.signal = signal.SIGTERM
         return row
 
-    monkeypatch.setattr(run_module._Run, "_step", stop_after_three)
+    monkeypatch.setattr(run_module.Run, "_step", stop_after_three)
     assert not train(config, tmp_path / "parts", quiet=True).finished
     monkeypatch.undo()
     assert resume(tmp_path / "parts", quiet=True).finished

@@ -96,12 +96,12 @@ def test_calibrl_as_its_own_script_runs_it(small_config, make_trainer):
     trainer = make_trainer(
         small_config("calibrl-original", "train.minibatch_prompts=6", "method.warmup_share=0")
     )
-    before = {name: p.detach().clone() for name, p in trainer.policy.model.named_parameters()}
+    before = {name: p.detach().clone() for name, p in trainer.engine.policy.model.named_parameters()}
     outcome = trainer.step()
     trainer.judge.close()
     batch, guide, num_past_end = outcome.batch, 0.0, 0
-    assert len(batch.groups) == 6
-    for g, group in enumerate(batch.groups):
+    assert len(outcome.groups) == 6
+    for g, group in enumerate(outcome.groups):
         total = [r.reward.accuracy + 0.1 * r.reward.format for r in group.responses]
         mean = {"accuracy": sum(group.accuracies) / 4, "total": sum(total) / 4}
         anchor = group.anchor.logprobs_T.tolist()
@@ -109,7 +109,7 @@ def test_calibrl_as_its_own_script_runs_it(small_config, make_trainer):
             row = 4 * g + i
             weight = abs(group.accuracies[i] - mean["accuracy"])
             expected = torch.full((len(response),), total[i] - mean["total"])
-            torch.testing.assert_close(outcome.allocation.advantage_BT[row, : len(response)], expected)
+            torch.testing.assert_close(batch.advantage_BT[row, : len(response)], expected)
             for t, logprob in enumerate(batch.clean_logprobs_BT[row, : len(response)].tolist()):
                 num_past_end += t >= len(anchor)
                 x = logprob - (anchor[t] if t < len(anchor) else 0.0)
@@ -121,7 +121,7 @@ def test_calibrl_as_its_own_script_runs_it(small_config, make_trainer):
     assert terms["calibration"] == pytest.approx(guide / int(batch.mask_BT.sum()), rel=1e-4)
     assert terms["total"] == pytest.approx(terms["policy"] + 0.1 * terms["calibration"], rel=1e-5)
     assert not {"kl", "entropy"} & terms.keys()
-    assert any(not torch.equal(p, before[name]) for name, p in trainer.policy.model.named_parameters())
+    assert any(not torch.equal(p, before[name]) for name, p in trainer.engine.policy.model.named_parameters())
 
 
 @pytest.mark.parametrize(
@@ -143,10 +143,10 @@ def test_how_much_of_the_image_is_hidden_is_the_methods_unless_said(
     validate(config)
     trainer = make_trainer(config)
     trainer.judge.close()
-    corruptor = trainer.scorer.corruptor
+    corruptor = trainer.engine.corruptor
     hidden = []
     for prompt in list(trainer.sources.prompts.values())[:8]:
-        encoded = trainer.policy.encoder.encode(prompt)
+        encoded = trainer.engine.prepare(prompt)
         for step in range(40):
             for before, after in zip(encoded.images, corruptor.corrupt(encoded, step).images, strict=True):
                 hidden += (before.pixels != after.pixels).any(dim=1).tolist()
@@ -171,10 +171,9 @@ def test_prompts_without_an_image_have_no_support(tmp_path, small_config, make_t
     path.write_text("\n".join(json.dumps(row) for row in rows))
     trainer = make_trainer(small_config("vaa", f"data.train={path}", "data.size=null"))
     selection = trainer._open(1)
-    groups = trainer._roll_out(selection.next_visits(), selection)
-    trainer._verify(groups)
-    batch = trainer._batch(groups, 1)
-    trainer._score(batch, 1)
+    groups = trainer._sample(selection.draw(), selection)
+    trainer._reward(groups)
+    batch = trainer._score(*trainer._batch(groups, 1), 1)
     assert torch.equal(batch.corrupted_logprobs_BT, batch.clean_logprobs_BT)
     trainer.judge.close()
 
@@ -185,13 +184,13 @@ def test_training_scores_of_a_replayed_group_never_include_its_anchor(small_conf
     prime(trainer)
     outcome = trainer.step()
     trainer.judge.close()
-    replayed = [g for g in outcome.batch.groups if g.replayed]
+    replayed = [g for g in outcome.groups if g.replayed]
     assert replayed
-    assert all(len(g.responses) == 4 for g in outcome.batch.groups)
-    for g, group in enumerate(outcome.batch.groups):
+    assert all(len(g.responses) == 4 for g in outcome.groups)
+    for g, group in enumerate(outcome.groups):
         rewards = torch.tensor(group.accuracies)
         expected = (rewards - rewards.mean()) / (rewards.std() + 1e-6)
-        torch.testing.assert_close(outcome.allocation.group_advantage_B[4 * g : 4 * g + 4], expected)
+        torch.testing.assert_close(outcome.batch.group_advantage_B[4 * g : 4 * g + 4], expected)
         assert (group.anchor is not None) == group.replayed
 
 

@@ -1,7 +1,7 @@
-"""The same rows through the embedded engine and through verl's FSDP2 engine; writes the largest differences as JSON.
+"""The same rows through the local engine and through verl's FSDP2 engine; writes the largest differences as JSON.
 
-`python conformance.py RANK SIZE MEETING OUT METHOD...`: one process a rank, without Ray. Both engines take the same
-steps of real training (rollout, buffer, replay, anchors, scoring, update) on responses that the embedded one drew.
+`python conformance.py RANK SIZE MEETING OUT METHOD...`: one process per rank, without Ray. Both engines take the same
+steps of real training (rollout, buffer, replay, anchors, scoring, update) on responses that the local one drew.
 """
 
 import json
@@ -16,16 +16,16 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from pivot import recipes
 from pivot.config import apply_settings
-from pivot.engines.verl.cluster_trainer import RemoteWorkers, build_cluster_trainer
+from pivot.engines.base import ScoreRequest
+from pivot.engines.local import LocalEngine
+from pivot.engines.ranks import RanksEngine
+from pivot.engines.settings import corruption_of, logprob_temperature
 from pivot.engines.verl.rank import Rank
-from pivot.engines.verl.scoring import RemoteScorer
 from pivot.method import preset
 from pivot.models.rows import PromptWithResponses
 from pivot.training import build
 from pivot.training.clock import PhaseClock
 from pivot.training.prompts import training_prompts
-from pivot.training.scoring import Scorer
-from pivot.training.trainer import Trainer
 from pivot.types import Response, Reward
 
 STEPS = 2
@@ -62,26 +62,24 @@ class LengthJudge:
 
 
 class Recorded:
-    """`rollouts.Rollouts` that gives the responses the embedded engine drew."""
+    """`ranks.Rollouts` that returns the responses which the local engine drew."""
 
-    def __init__(self, drawn):
-        self.drawn = drawn
-
-    def plan(self, plan):
-        return plan
-
-    def sample(self, prompts, order):
+    def sample(self, prompts, request):
         for index, prompt in enumerate(prompts):
-            yield index, [_copy(response) for response in self.drawn[order.key[1], prompt.id]]
+            yield index, [_copy(response) for response in drawn[request.key[1], prompt.id]]
+
+    def wake(self, version): ...
+
+    def sleep(self): ...
 
 
-class Recording(Trainer):
-    """The embedded trainer; what it draws is kept."""
+class Recording(LocalEngine):
+    """The local engine; what it draws is kept."""
 
-    def _sample(self, prompts, step):
-        found = super()._sample(prompts, step)
-        for index, responses in found.items():
-            drawn[step, prompts[index].prompt.id] = [_copy(response) for response in responses]
+    def sample(self, prompts, request, meanwhile=()):
+        found = super().sample(prompts, request, meanwhile)
+        for prompt, responses in zip(prompts, found, strict=True):
+            drawn[request.key[1], prompt.prompt.id] = [_copy(response) for response in responses]
         return found
 
 
@@ -103,19 +101,12 @@ def config_for(method: str):
     return apply_settings(replace(recipes.get("tiny"), method=preset(method)), SETTINGS + warmer)
 
 
-def embedded(config, prompts):
-    policy = build.load_model(config)
-    trainer = build.build_trainer(config, policy, prompts, LengthJudge(), PhaseClock())
-    trainer.__class__ = Recording
-    trainer.updater.optimizer.set_lr(config.train.lr)
-    return trainer
+def trainer_of(config, engine, prompts):
+    return build.build_trainer(config, engine, prompts, LengthJudge(), PhaseClock())
 
 
-def sharded(config, prompts, rank: Rank):
-    elsewhere = RemoteWorkers(LocalRanks(rank), Recorded(drawn))
-    trainer = build_cluster_trainer(config, rank.outline, prompts, LengthJudge(), PhaseClock(), elsewhere)
-    trainer.lr = config.train.lr
-    return trainer
+def ranks_engine(config, rank: Rank) -> RanksEngine:
+    return RanksEngine("verl", config, rank.tokenizer_only.encoder, LocalRanks(rank), Recorded())
 
 
 def compare(one, other, found: dict[str, float]) -> None:
@@ -130,18 +121,18 @@ def compare(one, other, found: dict[str, float]) -> None:
         apart = (a - b).abs() / a.abs().clamp(min=1.0)
         found[name] = max(found[name], float(apart.max()) if a.numel() else 0.0)
 
-    assert [g.prompt.id for g in one.batch.groups] == [g.prompt.id for g in other.batch.groups]
+    assert [g.prompt.id for g in one.groups] == [g.prompt.id for g in other.groups]
     for name in ("clean_logprobs_BT", "entropy_BT", "corrupted_logprobs_BT", "reference_logprobs_BT",
-                 "anchor_logprob_B"):  # fmt: skip
+                 "anchor_logprob_B", "advantage_BT", "policy_mask_BT"):  # fmt: skip
         note(name, getattr(one.batch, name), getattr(other.batch, name))
-    for name in ("support_BT", "utility_BT", "advantage_BT", "policy_mask_BT"):
-        note(name, getattr(one.allocation, name), getattr(other.allocation, name))
+    for name in ("support_BT", "utility_BT"):
+        note(name, getattr(one.diagnostics, name), getattr(other.diagnostics, name))
     note("dependency", one.anchors.dependency, other.anchors.dependency)
     note("grad_norm", one.update.grad_norms, other.update.grad_norms)
     for name, value in one.update.terms.items():
         note(f"loss/{name}", value, other.update.terms[name])
-    found["replayed"] += sum(g.replayed for g in one.batch.groups)
-    found["anchors"] += sum(g.anchor is not None for g in other.batch.groups)
+    found["replayed"] += sum(g.replayed for g in one.groups)
+    found["anchors"] += sum(g.anchor is not None for g in other.groups)
 
 
 def weights_apart(policy, rank: Rank) -> float:
@@ -157,15 +148,16 @@ def run(method: str, rank: Rank) -> dict[str, float]:
     if method == TEXT_TOO:
         prompts = {name: without_image(p) if i % 2 else p for i, (name, p) in enumerate(prompts.items())}
     drawn.clear()
-    one = embedded(config, prompts)
-    rank.method, rank.corruptor.corruption = config.method, build.corruption_of(config)
-    rank.policy.temperature = build.logprob_temperature(config)
-    other = sharded(config, prompts, rank)
+    local = Recording.open(config)
+    rank.method, rank.corruptor.corruption = config.method, corruption_of(config)
+    rank.policy.temperature = logprob_temperature(config)
+    one = trainer_of(config, local, prompts)
+    other = trainer_of(config, ranks_engine(config, rank), prompts)
     found: dict[str, float] = defaultdict(float)
     for _ in range(STEPS):
-        set_weights(rank, dict(one.policy.model.named_parameters()))
+        set_weights(rank, dict(local.policy.model.named_parameters()))
         compare(one.step(), other.step(), found)
-        found["weights"] = max(found["weights"], weights_apart(one.policy, rank))
+        found["weights"] = max(found["weights"], weights_apart(local.policy, rank))
     return dict(found)
 
 
@@ -176,13 +168,11 @@ def without_image(prompt):
 def odd_batches(rank: Rank) -> dict[str, float]:
     """Batches that crash verl's own path (#7899): one row, rows of equal length; and rows without any image."""
     config = config_for("pivot")
-    policy = build.load_model(config)
-    set_weights(rank, dict(policy.model.named_parameters()))
-    packing = build.packing_of(config, policy)
-    scorer = Scorer(policy, rank.corruptor, packing)
-    remote = RemoteScorer(rank.outline, rank.corruptor, packing, LocalRanks(rank))
+    local, remote = LocalEngine.open(config), ranks_engine(config, rank)
+    set_weights(rank, dict(local.policy.model.named_parameters()))
+    rank.corruptor.corruption = corruption_of(config)
     prompts = list(training_prompts(config).by_id.values())
-    encode, tokens = policy.encoder.encode, torch.arange(20, 32)
+    encode, tokens = local.prepare, torch.arange(20, 32)
     batches = {
         "one row": [PromptWithResponses(encode(prompts[0]), [tokens])],
         "one token": [PromptWithResponses(encode(prompts[0]), [tokens[:1]])],
@@ -196,7 +186,8 @@ def odd_batches(rank: Rank) -> dict[str, float]:
     found: dict[str, float] = {}
     for name, units in batches.items():
         for view in ("clean", "corrupted", "both"):
-            one, other = vars(scorer.score(units, 1, view)), vars(remote.score(units, 1, view))
+            request = ScoreRequest(units, 1, view)
+            one, other = vars(local.score(request)), vars(remote.score(request))
             apart = [
                 float((v.float() - other[k].float()).abs().max()) for k, v in one.items() if v is not None
             ]

@@ -7,7 +7,7 @@ import torch
 from torch import distributed
 
 from pivot.engines.verl.rank import Rank
-from pivot.models.loading import load_outline, resolve_model
+from pivot.models.loading import load_tokenizer_only, resolve_model
 
 
 class LocalRanks:
@@ -82,7 +82,7 @@ def build_engine(model: str, config):
 
 
 def build_rank(config) -> Rank:
-    outline = load_outline(Path(resolve_model(config.model.path)))
+    tokenizer_only = load_tokenizer_only(Path(resolve_model(config.model.path)))
     engine = build_engine(config.model.path, config)
     frozen = build_engine(config.model.path, config) if config.method.needs_reference else None
-    return Rank.build(config, outline, engine, frozen)
+    return Rank.build(config, tokenizer_only, engine, frozen)

@@ -1,4 +1,4 @@
-"""The same rows through the embedded engine and verl's FSDP2 engine, on one rank and on two (gloo), every preset."""
+"""The same rows through the local engine and verl's FSDP2 engine, on one rank and on two (gloo), every preset."""
 
 import json
 import os
@@ -61,7 +61,7 @@ def test_one_row_equal_lengths_and_no_image_do_not_crash(differences):
     assert all(apart <= CLOSE for apart in found.values()), found
 
 
-def test_every_preset_gives_the_embedded_engines_numbers(differences):
+def test_every_preset_gives_the_local_engines_numbers(differences):
     assert differences.keys() in [{*methods, "odd batches"} for methods in METHODS.values()]
     for method in differences.keys() & PRESETS.keys():
         found = differences[method]

@@ -85,7 +85,7 @@ def test_the_drivers_state_was_saved_and_taken_up_again(stopped_and_resumed):
         state["stream"]["epoch"],
         state["stream"]["position"],
     )
-    assert f"going on after step {step} of {STEPS}" in (run / "progress.log").read_text()
+    assert f"resuming after step {step} of {STEPS}" in (run / "progress.log").read_text()
 
 
 def test_replay_anchors_and_buffer_are_at_work(stopped_and_resumed):
@@ -103,7 +103,7 @@ def test_replay_anchors_and_buffer_are_at_work(stopped_and_resumed):
     assert all(0 <= row["reward/accuracy"] <= 1 for row in rows)
 
 
-def test_the_run_is_the_embedded_engines(stopped_and_resumed, tmp_path):
+def test_the_run_is_the_local_engines(stopped_and_resumed, tmp_path):
     """Never stopped, one process: the same prompts, responses, anchors and numbers, to rounding."""
     from pivot.config import from_dict
     from pivot.runs.run import train
@@ -114,12 +114,12 @@ def test_the_run_is_the_embedded_engines(stopped_and_resumed, tmp_path):
     config = replace(
         config, train=replace(config.train, steps=steps), eval=replace(config.eval, final_prompts=0)
     )
-    # The gate and the learning rate hang on the whole run's number of steps.
+    # The gate depends on the whole run's number of steps.
     share = config.method.warmup_share * STEPS / steps
     config = replace(config, method=replace(config.method, warmup_share=min(1.0, share)))
-    train(config, tmp_path / "embedded", quiet=True)
+    train(config, tmp_path / "local", quiet=True)
     same = 0
-    for ours, theirs in zip(rows_of(tmp_path / "embedded"), rows_of(run), strict=False):
+    for ours, theirs in zip(rows_of(tmp_path / "local"), rows_of(run), strict=False):
         ours, theirs = repeatable(ours), repeatable(theirs)
         if ours["rollout/tokens"] != theirs["rollout/tokens"]:
             break  # one token, drawn within rounding of its neighbour, is another one; from here on they go apart

@@ -1,4 +1,4 @@
-"""The part of `pivot train` that spreads a run over a cluster: `--engine verl` and its options."""
+"""The engine options of `pivot train`: `--engine verl` and its settings."""
 
 from __future__ import annotations
 
@@ -17,18 +17,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("where it runs (docs/cluster.md)")
     group.add_argument(
         "--engine",
-        choices=["embedded", "verl"],
-        default="embedded",
-        help="`embedded`: this process; `verl`: Ray, FSDP2 and vLLM on one node or many",
+        choices=["local", "verl"],
+        default="local",
+        help="`local`: this process; `verl`: Ray, FSDP2 and vLLM on one node or many",
     )
     group.add_argument("--nodes", type=int, metavar="N", help="nodes of the cluster (default: 1)")
     group.add_argument(
-        "--gpus", type=int, metavar="M", help="ranks a node: GPUs, or processes without (default: 1)"
+        "--gpus", type=int, metavar="M", help="ranks per node: GPUs, or processes on CPUs (default: 1)"
     )
     group.add_argument(
         "--address", metavar="HOST:PORT", help="a running Ray cluster, or `auto`; default: a local one"
     )
-    group.add_argument("--rollout", choices=["vllm", "sglang"], help="who samples on GPUs (default: vllm)")
+    group.add_argument(
+        "--rollout", choices=["vllm", "sglang"], help="the rollout server on GPUs (default: vllm)"
+    )
     group.add_argument(
         "--verl",
         action="append",
@@ -36,11 +38,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="A.B=C",
         help="a setting for verl itself; may be repeated",
     )
-    group.add_argument("--dry-run", action="store_true", help="print what would be started, and exit")
+    group.add_argument("--dry-run", action="store_true", help="print what would be started and exit")
 
 
 def is_asked(args: argparse.Namespace, resumed: Path | None) -> bool:
-    """Whether verl runs it: by option, or because it ran what is resumed."""
+    """Whether verl is the engine: by option, or because the resumed run used it."""
     if resumed is not None:
         from pivot.engines.verl.launch import saved_options
 
@@ -49,18 +51,18 @@ def is_asked(args: argparse.Namespace, resumed: Path | None) -> bool:
         return True
     for name in ("nodes", "gpus", "address", "rollout", "verl", "dry-run"):
         if vars(args)[name.replace("-", "_")]:
-            raise UserError(f"--{name} belongs to --engine verl; the embedded engine is one process")
+            raise UserError(f"--{name} needs --engine verl; the local engine is one process")
     return False
 
 
 def run(args: argparse.Namespace, out: Path, config: Config | None) -> RunResult | None:
-    """Start or, without a configuration, resume; None: there was nothing to do but to print."""
+    """Start a run or, without a configuration, resume one; None after `--dry-run`."""
     from pivot.engines.verl import launch
     from pivot.engines.verl.compose import ClusterOptions
 
     if config is None:
         if any((args.nodes, args.gpus, args.address, args.rollout, args.verl)):
-            raise UserError("--resume goes on with the run's own nodes, GPUs and settings; leave them out")
+            raise UserError("--resume uses the run's own nodes, GPUs and settings; leave these options out")
         return launch.resume(out, quiet=args.quiet)
     for name in ("nodes", "gpus"):
         if getattr(args, name) is not None and getattr(args, name) < 1:

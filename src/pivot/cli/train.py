@@ -17,20 +17,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--reward",
         metavar="MODULE:FUNCTION",
-        help="your own reward with TRL's calling convention (reward.function)",
+        help="a reward function with TRL's calling convention (reward.function)",
     )
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="the run's folder (default: runs/RECIPE-METHOD-SEED)"
     )
-    parser.add_argument("--resume", type=Path, metavar="RUN", help="go on exactly where a run stopped")
+    parser.add_argument("--resume", type=Path, metavar="RUN", help="continue exactly where a run stopped")
     parser.add_argument(
         "--continue", dest="keep_going", action="store_true",
-        help="if --out already holds a run: resume it, or show it when it is finished",
+        help="if --out already holds a run: resume it, or show it if it is finished",
     )  # fmt: skip
     cluster.add_arguments(parser)
     parser.add_argument("--quiet", action="store_true", help="no progress display")
     parser.add_argument("--no-report", action="store_true", help="write no report.html at the end")
-    parser.add_argument("--help-config", action="store_true", help="every setting with its meaning, and exit")
+    parser.add_argument(
+        "--help-config", action="store_true", help="print every setting with its meaning and exit"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -43,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
 
     if args.resume is not None:
         if args.settings or args.out:
-            raise UserError("--resume goes on with the run's own configuration; leave out --set and --out")
+            raise UserError("--resume uses the run's own configuration; leave out --set and --out")
         out, resuming = args.resume, True
     else:
         if args.reward is not None:
@@ -64,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         result = run_module.train(config, out, quiet=args.quiet)
     if not result.finished:
-        print(f"stopped after step {result.steps}; go on with: pivot train --resume {out}")
+        print(f"stopped after step {result.steps}; continue with: pivot train --resume {out}")
         return STOPPED
     _show_end(out, report=not args.no_report)
     return 0
@@ -79,15 +81,16 @@ def _show_end(out: Path, *, report: bool) -> None:
     """The before/after table, the report, and where the model is."""
     from rich.console import Console
 
-    from pivot.runs.summary import before_after_table
+    from pivot.durable import finished_checkpoints
+    from pivot.runs.evaluation import before_after_table
 
     console = Console(file=sys.stdout)
     table = before_after_table(out)
     if table is not None:
         console.print(table)
-    newest = sorted((out / "checkpoints").glob("step-*"), key=lambda p: p.stat().st_mtime)
-    if newest:
-        print(f"model:  {newest[-1] / 'model'}")
+    checkpoints = finished_checkpoints(out)
+    if checkpoints:
+        print(f"model:  {checkpoints[0][1] / 'model'}")
     if report:
         from pivot.report import write_report
 

@@ -8,8 +8,9 @@ equation to its function.
 
 from pivot.method.advantage import add_visual_advantage, group_advantage, modulate_advantage, protect_sign
 from pivot.method.aggregation import sequence_mean, token_mean
-from pivot.method.allocation import Allocation, TokenScores, allocate_advantage
+from pivot.method.allocation import Diagnostics, allocate_advantage
 from pivot.method.anchor import anchor_logprob, select_anchor
+from pivot.method.batch import Batch
 from pivot.method.calibration import (
     anchor_mean_gap,
     calibration_loss,
@@ -24,7 +25,7 @@ from pivot.method.calibration import (
     softplus_margin,
 )
 from pivot.method.entropy import exact_penalty, nll_penalty
-from pivot.method.objective import ObjectiveInputs, ObjectiveTotals, count_totals, objective
+from pivot.method.objective import ObjectiveTotals, count_totals, objective
 from pivot.method.offpolicy import sft_loss, shaped_ratio_loss, shaped_ratio_terms
 from pivot.method.papo import double_entropy, perception_divergence
 from pivot.method.policy import PolicyTerms, k3_divergence, policy_loss, policy_terms, reference_kl
@@ -44,12 +45,11 @@ from pivot.method.vppo import shaping_factor, top_token_mask
 
 __all__ = [
     "PRESETS",
-    "Allocation",
+    "Batch",
+    "Diagnostics",
     "Method",
-    "ObjectiveInputs",
     "ObjectiveTotals",
     "PolicyTerms",
-    "TokenScores",
     "TokenStatistics",
     "absolute_support",
     "add_visual_advantage",

@@ -2,44 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from pivot.method.advantage import add_visual_advantage, group_advantage, is_correct, protect_sign
+from pivot.method.advantage import add_visual_advantage, group_advantage, protect_sign
+from pivot.method.batch import Batch
 from pivot.method.numerics import on_valid
 from pivot.method.policy import k3_divergence
 from pivot.method.restraint import absolute_support, restrain_utility, support_separation, weigh_advantage
-from pivot.method.shapes import check_floating, check_mask
+from pivot.method.shapes import check_floating
 from pivot.method.switches import Method
 from pivot.method.visual import combine_utility, entropy_gate, future_support, visual_support
 from pivot.method.vppo import shaping_factor, top_token_mask
 
 
 @dataclass(frozen=True)
-class TokenScores:
-    """What the policy at the start of the step says of each sampled token; no gradient."""
+class Diagnostics:
+    """The intermediate values of an allocation, for metrics; None where the method has no such part."""
 
-    logprobs_BT: Tensor
-    """log p, under the clean image."""
-    entropy_BT: Tensor
-    """Full-vocabulary entropy H."""
-    mask_BT: Tensor
-    corrupted_logprobs_BT: Tensor | None = None
-    """log q, under the corrupted image, for methods with `needs_corrupted`."""
-
-
-@dataclass(frozen=True)
-class Allocation:
-    """The advantages of a batch and the path to them; None where the method has no such part."""
-
-    advantage_BT: Tensor
-    """What the policy loss takes: modulated, protected, shaped, with format."""
-    policy_mask_BT: Tensor
-    """bool: tokens in the policy loss, VPPO's choice or all valid ones."""
-    group_advantage_B: Tensor
-    """A_i of the accuracy reward (Eq. 2), for the calibration loss."""
     support_BT: Tensor | None = None
     """c (Eq. 10), floored."""
     future_BT: Tensor | None = None
@@ -57,77 +39,66 @@ class Allocation:
 
 
 @torch.no_grad()
-def allocate_advantage(
-    method: Method,
-    rewards_PG: Tensor,
-    format_PG: Tensor,
-    scores: TokenScores,
-    *,
-    mean_entropy: float | Tensor | None = None,
-    minibatch_B: Tensor | None = None,
-    separation: float | Tensor | None = None,
-) -> Allocation:
+def allocate_advantage(method: Method, batch: Batch) -> tuple[Batch, Diagnostics]:
     """A_total = shape(protect(A + beta |A| U)) + format_coef * A_format: Eq. 2 and 10-15, and VPPO's parts.
 
-    Rows are prompt-major: row p * G + g is response g of prompt p. No gradient.
+    Takes all rows of a step, since H-bar and the strength of `adapt_beta` are statistics of the whole batch.
+    No gradient.
 
-    Args:
-        method: which parts are on.
-        rewards_PG: [P, G], accuracy rewards R.
-        format_PG: [P, G], format rewards, normalised within their group on their own.
-        scores: of the B = P * G responses.
-        mean_entropy: H-bar over the step's whole batch; by default over these rows.
-        minibatch_B: [B], the global minibatch of each row, over which VPPO's shaping is relative; by default
-            all rows are one.
-        separation: `support_separation` over the step's whole batch, for `adapt_beta`; by default over these rows.
+    Returns:
+        The batch with `advantage_BT`, `policy_mask_BT` and `group_advantage_B`, and the path to them.
     """
-    check_floating("rewards_PG", rewards_PG, ("P", "G"))
-    check_floating("format_PG", format_PG, rewards_PG.shape)
-    num_rows = rewards_PG.numel()
-    check_floating("logprobs_BT", scores.logprobs_BT, (num_rows, "T"))
-    check_mask("mask_BT", scores.mask_BT, scores.logprobs_BT.shape)
-    valid_BT = scores.mask_BT.bool()
-    accuracy_B = group_advantage(rewards_PG, normalise_std=method.normalise_std).flatten()
-    format_B = group_advantage(format_PG, normalise_std=method.normalise_std).flatten().to(accuracy_B.dtype)
-    format_B = method.format_coef * format_B
+    valid_BT = batch.mask_BT.bool()
+    check_floating("rewards_B", batch.rewards_B, valid_BT.shape[:1])
+    check_floating("format_B", batch.format_B, valid_BT.shape[:1])
+    accuracy_B = _group_advantage(method, batch, batch.rewards_B)
+    format_B = method.format_coef * _group_advantage(method, batch, batch.format_B).to(accuracy_B.dtype)
     format_first = method.format_position == "before"
     base_B = accuracy_B + format_B if format_first else accuracy_B
-    parts = _visual_parts(method, scores, mean_entropy)
+    parts = _visual_parts(method, batch)
     advantage_BT = base_B[:, None].expand(valid_BT.shape)
     if "utility_BT" in parts:
-        correct_B = is_correct(rewards_PG.flatten())
         beta = method.beta
         if method.adapt_beta:
-            if separation is None:
-                separation = support_separation(parts["support_BT"], is_correct(rewards_PG), valid_BT)
-            parts["beta"] = beta * torch.as_tensor(separation).clamp(min=0)
+            correct_PG = batch.by_prompt(batch.correct_B)
+            separation = support_separation(parts["support_BT"], correct_PG, valid_BT)
+            parts["beta"] = beta * separation.clamp(min=0)
             beta = float(parts["beta"])
         utility_BT = restrain_utility(
-            parts["utility_BT"], correct_B, bound=method.utility_bound, soften_wrong=method.soften_wrong
+            parts["utility_BT"], batch.correct_B, bound=method.utility_bound, soften_wrong=method.soften_wrong
         )
         modulate = weigh_advantage if method.modulation == "weigh" else add_visual_advantage
         modulated_BT = modulate(base_B, utility_BT, valid_BT, beta=beta)
-        advantage_BT = protect_sign(modulated_BT, correct_B)
+        advantage_BT = protect_sign(modulated_BT, batch.correct_B)
         parts["protected_BT"] = advantage_BT != modulated_BT
-    factor_B, policy_mask_BT = _dependency_parts(method, scores, minibatch_B)
+    factor_B, policy_mask_BT = _dependency_parts(method, batch)
     if factor_B is not None:
         advantage_BT = advantage_BT * factor_B[:, None]
     if not format_first:
         advantage_BT = advantage_BT + format_B[:, None]
-    return Allocation(on_valid(advantage_BT, valid_BT), policy_mask_BT, accuracy_B, **parts)
+    allocated = replace(
+        batch,
+        advantage_BT=on_valid(advantage_BT, valid_BT),
+        policy_mask_BT=policy_mask_BT,
+        group_advantage_B=accuracy_B,
+    )
+    return allocated, Diagnostics(**parts)
 
 
-def _visual_parts(
-    method: Method, scores: TokenScores, mean_entropy: float | Tensor | None
-) -> dict[str, Tensor]:
-    """c, F, u, U as far as the method has them, under their names in `Allocation`."""
+def _group_advantage(method: Method, batch: Batch, rewards_B: Tensor) -> Tensor:
+    return group_advantage(batch.by_prompt(rewards_B), normalise_std=method.normalise_std).flatten()
+
+
+def _visual_parts(method: Method, batch: Batch) -> dict[str, Tensor]:
+    """c, F, u, U as far as the method has them, under their names in `Diagnostics`."""
     if method.utility == "none":
         return {}
-    mask_BT = scores.mask_BT
+    mask_BT = batch.mask_BT
+    clean_BT, corrupted_BT = batch.clean_logprobs_BT, batch.given("corrupted_logprobs_BT")
     if method.support_form == "absolute":
-        literal_BT = absolute_support(scores.logprobs_BT, _corrupted(scores), mask_BT)
+        literal_BT = absolute_support(clean_BT, corrupted_BT, mask_BT)
     else:
-        literal_BT = visual_support(scores.logprobs_BT, _corrupted(scores), mask_BT, floor=None)
+        literal_BT = visual_support(clean_BT, corrupted_BT, mask_BT, floor=None)
     support_BT = literal_BT
     clipped_share = literal_BT.new_zeros(())
     if method.support_floor is not None:
@@ -136,7 +107,7 @@ def _visual_parts(
     parts = {"support_BT": support_BT, "utility_BT": support_BT, "support_clipped_share": clipped_share}
     if method.utility == "local":
         return parts
-    gate_BT = entropy_gate(scores.entropy_BT, mask_BT, mean_entropy=mean_entropy)
+    gate_BT = entropy_gate(batch.entropy_BT, mask_BT)
     future_BT = future_support(
         support_BT, mask_BT, window=method.future_window, discount=method.future_discount
     )
@@ -144,25 +115,20 @@ def _visual_parts(
     return {**parts, "gate_BT": gate_BT, "future_BT": future_BT, "utility_BT": utility_BT}
 
 
-def _dependency_parts(
-    method: Method, scores: TokenScores, minibatch_B: Tensor | None
-) -> tuple[Tensor | None, Tensor]:
-    """VPPO's factor a response (None without shaping) and the tokens that stay in the policy loss."""
-    valid_BT = scores.mask_BT.bool()
+def _dependency_parts(method: Method, batch: Batch) -> tuple[Tensor | None, Tensor]:
+    """VPPO's factor per response (None without shaping) and the tokens that stay in the policy loss."""
+    valid_BT = batch.mask_BT.bool()
     if not method.needs_token_dependency:
         return None, valid_BT
     dependency_BT = k3_divergence(
-        scores.logprobs_BT, _corrupted(scores), valid_BT, maximum=method.perception_clip
+        batch.clean_logprobs_BT,
+        batch.given("corrupted_logprobs_BT"),
+        valid_BT,
+        maximum=method.perception_clip,
     )
     factor_B = None
     if method.shaping_floor is not None:
         factor_B = shaping_factor(
-            dependency_BT, valid_BT, floor=method.shaping_floor, minibatch_B=minibatch_B
+            dependency_BT, valid_BT, floor=method.shaping_floor, minibatch_B=batch.minibatch_B
         )
     return factor_B, top_token_mask(dependency_BT, valid_BT, share=method.token_keep_share)
-
-
-def _corrupted(scores: TokenScores) -> Tensor:
-    if scores.corrupted_logprobs_BT is None:
-        raise ValueError("corrupted_logprobs_BT must be a tensor for a method with needs_corrupted, got None")
-    return scores.corrupted_logprobs_BT

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from pivot.method.aggregation import sequence_mean, token_mean
+from pivot.method.batch import Batch
 from pivot.method.calibration import (
     BY_INDEX,
     GAPS,
@@ -25,48 +26,6 @@ from pivot.method.papo import double_entropy, perception_divergence
 from pivot.method.policy import PolicyTerms, policy_terms, reference_kl
 from pivot.method.shapes import check_mask
 from pivot.method.switches import Method
-
-
-@dataclass(frozen=True)
-class ObjectiveInputs:
-    """The rows of a micro-batch; only `logprobs_BT`, `entropy_BT` and `sft_logprobs_AT` carry gradients."""
-
-    logprobs_BT: Tensor
-    """Under the weights that are trained."""
-    old_logprobs_BT: Tensor
-    """Under the weights at the start of the step; for off-policy rows the recorded ones."""
-    advantage_BT: Tensor
-    mask_BT: Tensor
-    policy_mask_BT: Tensor
-    """Tokens in the policy loss: VPPO's choice, or the mask."""
-    group_advantage_B: Tensor
-    """A_i of the accuracy reward."""
-    correct_B: Tensor
-    entropy_BT: Tensor | None = None
-    """Full-vocabulary entropy, for the `exact` penalty."""
-    corrupted_logprobs_BT: Tensor | None = None
-    """log q at the start of the step, for PAPO."""
-    reference_logprobs_BT: Tensor | None = None
-    anchor_logprob_B: Tensor | None = None
-    """The anchor's mean token log-probability (`seq_sum`: their sum); NaN for rows without an anchor."""
-    anchor_logprobs_BT: Tensor | None = None
-    """`position`, `position_zero`: the anchor's token log-probabilities by index, NaN past its end."""
-    off_policy_B: Tensor | None = None
-    """bool: rows that are experiences in a slot of their group (Off-PG)."""
-    sft_logprobs_AT: Tensor | None = None
-    """The anchors' own token log-probabilities, with gradient (Off-SFT)."""
-    sft_mask_AT: Tensor | None = None
-
-    @property
-    def on_policy_mask_BT(self) -> Tensor:
-        """Valid tokens that the policy itself sampled in this step."""
-        if self.off_policy_B is None:
-            return self.mask_BT.bool()
-        return self.mask_BT.bool() & ~self.off_policy_B.bool()[:, None]
-
-    def anchor_for(self, form: str) -> Tensor | None:
-        """The anchor's log-probabilities that a form of the gap asks for."""
-        return self.anchor_logprobs_BT if form in BY_INDEX else self.anchor_logprob_B
 
 
 @dataclass(frozen=True)
@@ -91,21 +50,20 @@ class ObjectiveTotals:
         )
 
 
-def count_totals(method: Method, inputs: ObjectiveInputs) -> ObjectiveTotals:
+def count_totals(method: Method, batch: Batch) -> ObjectiveTotals:
     """The normalisers of these rows; sum them over the micro-batches of a minibatch."""
-    valid_BT = inputs.mask_BT.bool()
-    anchors = inputs.anchor_for(method.calibration)
+    responses = batch.responses()
+    valid_BT = responses.mask_BT.bool()
+    anchors = _anchors(method, responses)
     return ObjectiveTotals(
         num_tokens=int(valid_BT.sum()),
         num_sequences=int(valid_BT.any(dim=1).sum()),
         num_calibrated_tokens=0 if anchors is None else int(count_anchored_tokens(anchors, valid_BT)),
-        num_anchor_tokens=0 if inputs.sft_mask_AT is None else int(inputs.sft_mask_AT.bool().sum()),
+        num_anchor_tokens=0 if batch.target_B is None else int(batch.mask_BT[batch.target_B].bool().sum()),
     )
 
 
-def objective(
-    method: Method, inputs: ObjectiveInputs, totals: ObjectiveTotals
-) -> tuple[Tensor, dict[str, Tensor]]:
+def objective(method: Method, batch: Batch, totals: ObjectiveTotals) -> tuple[Tensor, dict[str, Tensor]]:
     """L_RLVR + lambda_exp * L_exp (Eq. 16) and every other term the method turns on.
 
     Each term is this micro-batch's sum over the *global* minibatch's normaliser: losses, gradients and values
@@ -117,41 +75,43 @@ def objective(
         up over micro-batches, and `ratio_sum`, `ratio_tokens`, `ratio_max`, `clip_low_tokens`,
         `clip_high_tokens`, `dual_clip_tokens`.
     """
-    check_mask("mask_BT", inputs.mask_BT, inputs.logprobs_BT.shape)
-    check_mask("policy_mask_BT", inputs.policy_mask_BT, inputs.logprobs_BT.shape)
+    responses = batch.responses()
+    logprobs_BT, policy_mask_BT = responses.given("new_logprobs_BT"), responses.given("policy_mask_BT")
+    check_mask("mask_BT", responses.mask_BT, logprobs_BT.shape)
+    check_mask("policy_mask_BT", policy_mask_BT, logprobs_BT.shape)
     terms = policy_terms(
-        inputs.logprobs_BT,
-        inputs.old_logprobs_BT,
-        inputs.advantage_BT,
-        inputs.on_policy_mask_BT,
+        logprobs_BT,
+        responses.old_logprobs_BT,
+        responses.given("advantage_BT"),
+        responses.on_policy_mask_BT,
         clip_low=method.clip_low,
         clip_high=method.clip_high,
         dual_clip=method.dual_clip,
     )
-    loss = _aggregate(method, on_valid(terms.loss_BT, inputs.policy_mask_BT.bool()), inputs, totals)
-    values = {"policy": loss.detach(), **_policy_metrics(terms, inputs)}
+    loss = _aggregate(method, on_valid(terms.loss_BT, policy_mask_BT.bool()), responses, totals)
+    values = {"policy": loss.detach(), **_policy_metrics(terms, responses)}
     for term in TERMS:
         coef = term.coef(method)
         if coef != 0:
-            value = term.value(method, inputs, totals)
+            value = term.value(method, batch if term.name == "sft" else responses, totals)
             values[term.name] = value.detach()
             loss = loss + coef * value
     return loss, values
 
 
-def _aggregate(method: Method, values_BT: Tensor, inputs: ObjectiveInputs, totals: ObjectiveTotals) -> Tensor:
+def _aggregate(method: Method, values_BT: Tensor, batch: Batch, totals: ObjectiveTotals) -> Tensor:
     """The method's mean over all valid tokens; tokens left out of `values_BT` hold 0 and still count."""
     if method.aggregation == "sequence":
-        return sequence_mean(values_BT, inputs.mask_BT, num_sequences=totals.num_sequences)
-    return token_mean(values_BT, inputs.mask_BT, num_tokens=totals.num_tokens)
+        return sequence_mean(values_BT, batch.mask_BT, num_sequences=totals.num_sequences)
+    return token_mean(values_BT, batch.mask_BT, num_tokens=totals.num_tokens)
 
 
 @torch.no_grad()
-def _policy_metrics(terms: PolicyTerms, inputs: ObjectiveInputs) -> dict[str, Tensor]:
-    kept_BT = inputs.policy_mask_BT.bool()
+def _policy_metrics(terms: PolicyTerms, batch: Batch) -> dict[str, Tensor]:
+    kept_BT = batch.given("policy_mask_BT").bool()
     return {
         "ratio_sum": terms.ratio_BT.sum(),
-        "ratio_tokens": inputs.on_policy_mask_BT.sum(),
+        "ratio_tokens": batch.on_policy_mask_BT.sum(),
         "ratio_max": terms.ratio_BT.max() if terms.ratio_BT.numel() else terms.ratio_BT.new_zeros(()),
         "clip_low_tokens": (terms.clip_low_BT & kept_BT).sum(),
         "clip_high_tokens": (terms.clip_high_BT & kept_BT).sum(),
@@ -159,35 +119,35 @@ def _policy_metrics(terms: PolicyTerms, inputs: ObjectiveInputs) -> dict[str, Te
     }
 
 
-def _kl(method: Method, inputs: ObjectiveInputs, totals: ObjectiveTotals) -> Tensor:
-    reference_BT = _given("reference_logprobs_BT", inputs.reference_logprobs_BT)
-    divergence_BT = reference_kl(inputs.logprobs_BT, reference_BT, inputs.on_policy_mask_BT)
-    return _aggregate(method, divergence_BT, inputs, totals)
+def _kl(method: Method, batch: Batch, totals: ObjectiveTotals) -> Tensor:
+    divergence_BT = reference_kl(
+        batch.given("new_logprobs_BT"), batch.given("reference_logprobs_BT"), batch.on_policy_mask_BT
+    )
+    return _aggregate(method, divergence_BT, batch, totals)
 
 
-def _entropy(method: Method, inputs: ObjectiveInputs, totals: ObjectiveTotals) -> Tensor:
-    mask_BT = inputs.on_policy_mask_BT
+def _entropy(method: Method, batch: Batch, totals: ObjectiveTotals) -> Tensor:
+    mask_BT = batch.on_policy_mask_BT
     if method.entropy_form == "exact":
-        entropy_BT = _given("entropy_BT", inputs.entropy_BT)
-        return exact_penalty(entropy_BT, mask_BT, num_tokens=totals.num_tokens)
-    return nll_penalty(inputs.logprobs_BT, mask_BT, num_tokens=totals.num_tokens)
+        return exact_penalty(batch.given("new_entropy_BT"), mask_BT, num_tokens=totals.num_tokens)
+    return nll_penalty(batch.given("new_logprobs_BT"), mask_BT, num_tokens=totals.num_tokens)
 
 
-def _perception(method: Method, inputs: ObjectiveInputs, totals: ObjectiveTotals) -> Tensor:
+def _perception(method: Method, batch: Batch, totals: ObjectiveTotals) -> Tensor:
     return perception_divergence(
-        inputs.logprobs_BT,
-        _given("corrupted_logprobs_BT", inputs.corrupted_logprobs_BT),
-        inputs.on_policy_mask_BT,
+        batch.given("new_logprobs_BT"),
+        batch.given("corrupted_logprobs_BT"),
+        batch.on_policy_mask_BT,
         maximum=method.perception_clip,
         num_tokens=totals.num_tokens,
     )
 
 
-def _double_entropy(method: Method, inputs: ObjectiveInputs, totals: ObjectiveTotals) -> Tensor:
+def _double_entropy(method: Method, batch: Batch, totals: ObjectiveTotals) -> Tensor:
     return double_entropy(
-        inputs.logprobs_BT,
-        _given("corrupted_logprobs_BT", inputs.corrupted_logprobs_BT),
-        inputs.on_policy_mask_BT,
+        batch.given("new_logprobs_BT"),
+        batch.given("corrupted_logprobs_BT"),
+        batch.on_policy_mask_BT,
         clean_share=method.clean_entropy_coef / _double_entropy_coef(method),
         num_tokens=totals.num_tokens,
     )
@@ -197,42 +157,42 @@ def _double_entropy_coef(method: Method) -> float:
     return method.clean_entropy_coef + method.corrupted_entropy_coef
 
 
-def _calibration(method: Method, inputs: ObjectiveInputs, totals: ObjectiveTotals) -> Tensor:
-    anchors = inputs.anchor_for(method.calibration)
+def _calibration(method: Method, batch: Batch, totals: ObjectiveTotals) -> Tensor:
+    anchors, logprobs_BT = _anchors(method, batch), batch.given("new_logprobs_BT")
     if anchors is None:
         # No replayed group here: a zero that stays attached to the graph.
-        return 0.0 * token_mean(inputs.logprobs_BT, inputs.mask_BT)
-    gap_BT = GAPS[method.calibration](inputs.logprobs_BT, anchors, inputs.mask_BT)
+        return 0.0 * token_mean(logprobs_BT, batch.mask_BT)
+    gap_BT = GAPS[method.calibration](logprobs_BT, anchors, batch.mask_BT)
     margin = softplus_margin() if method.calibration_shape == "softplus" else leaky_margin(method.leaky_slope)
     terms_BT = calibration_terms(
-        gap_BT, inputs.group_advantage_B, inputs.correct_B, inputs.mask_BT, margin=margin
+        gap_BT, batch.given("group_advantage_B"), batch.correct_B, batch.mask_BT, margin=margin
     )
     over_all = method.calibration_tokens == "all"
     return terms_BT.sum() / max(totals.num_tokens if over_all else totals.num_calibrated_tokens, 1)
 
 
-def _off_policy(method: Method, inputs: ObjectiveInputs, totals: ObjectiveTotals) -> Tensor:
+def _anchors(method: Method, batch: Batch) -> Tensor | None:
+    """The anchors' log-probs that the form of the gap asks for."""
+    return batch.anchor_logprobs_BT if method.calibration in BY_INDEX else batch.anchor_logprob_B
+
+
+def _off_policy(method: Method, batch: Batch, totals: ObjectiveTotals) -> Tensor:
     terms_BT = shaped_ratio_terms(
-        inputs.logprobs_BT,
-        inputs.old_logprobs_BT,
-        inputs.advantage_BT,
-        inputs.mask_BT.bool() & ~inputs.on_policy_mask_BT,
+        batch.given("new_logprobs_BT"),
+        batch.old_logprobs_BT,
+        batch.given("advantage_BT"),
+        batch.mask_BT.bool() & ~batch.on_policy_mask_BT,
         shaping=method.off_policy_shaping,
     )
-    return _aggregate(method, terms_BT, inputs, totals)
+    return _aggregate(method, terms_BT, batch, totals)
 
 
-def _sft(method: Method, inputs: ObjectiveInputs, totals: ObjectiveTotals) -> Tensor:
-    if inputs.sft_logprobs_AT is None:
-        return 0.0 * token_mean(inputs.logprobs_BT, inputs.mask_BT)
-    mask_AT = _given("sft_mask_AT", inputs.sft_mask_AT)
-    return sft_loss(inputs.sft_logprobs_AT, mask_AT, num_tokens=totals.num_anchor_tokens)
-
-
-def _given(name: str, value: Tensor | None) -> Tensor:
-    if value is None:
-        raise ValueError(f"{name} must be a tensor for this method, got None")
-    return value
+def _sft(method: Method, batch: Batch, totals: ObjectiveTotals) -> Tensor:
+    logprobs_BT = batch.given("new_logprobs_BT")
+    if batch.target_B is None:
+        return 0.0 * token_mean(logprobs_BT, batch.mask_BT)
+    rows = batch.target_B
+    return sft_loss(logprobs_BT[rows], batch.mask_BT[rows], num_tokens=totals.num_anchor_tokens)
 
 
 class _Term(NamedTuple):
@@ -240,7 +200,7 @@ class _Term(NamedTuple):
 
     name: str
     coef: Callable[[Method], float]
-    value: Callable[[Method, ObjectiveInputs, ObjectiveTotals], Tensor]
+    value: Callable[[Method, Batch, ObjectiveTotals], Tensor]
 
 
 TERMS = (

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from PIL import Image
@@ -33,6 +34,10 @@ class PromptEncoder:
         self._cache: OrderedDict[str, EncodedPrompt] = OrderedDict()
         self._cache_bytes = 0
         self.cache_limit = 512 * 2**20
+
+    @property
+    def tokenizer(self) -> Any:
+        return self.family.tokenizer
 
     @property
     def image_limits(self) -> tuple[int, int]:

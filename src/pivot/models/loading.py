@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ from transformers import (
 from transformers.utils import logging as transformers_logging
 
 from pivot import tiny
+from pivot.durable import finished_checkpoints
 from pivot.errors import UserError
 from pivot.models.encoding import PromptEncoder
 from pivot.models.family import find_family
@@ -67,8 +67,8 @@ def prepare_forward(model: Any) -> None:
     find_family(model.config.model_type).prepare(model)
 
 
-def load_outline(folder: Path, options: ModelOptions | None = None) -> Policy:
-    """A policy without weights, for engines that hold the weights elsewhere: it encodes and knows its tokens."""
+def load_tokenizer_only(folder: Path, options: ModelOptions | None = None) -> Policy:
+    """A policy without weights, for engines that hold the weights themselves: it encodes and knows its tokens."""
     path = str(folder)
     with _quiet_transformers(), torch.device("meta"):
         config = AutoConfig.from_pretrained(path)
@@ -97,9 +97,8 @@ def resolve_model(name: str) -> str:
     folder = Path(name).expanduser()
     if (folder / "model" / "config.json").is_file():
         return str(folder / "model")
-    steps = [d for d in (folder / "checkpoints").glob("step-*") if re.fullmatch(r"step-\d+", d.name)]
-    if steps:
-        return str(max(steps, key=lambda d: int(d.name[5:])) / "model")
+    if checkpoints := finished_checkpoints(folder):
+        return str(checkpoints[0][1] / "model")
     if folder.is_dir() and not (folder / "config.json").is_file():
         raise UserError(
             f"{name} holds no config.json and no checkpoints; give a model folder or a run's folder"
@@ -131,15 +130,15 @@ def pick_device(name: str) -> torch.device:
 
 def save_policy(policy: Policy, folder: Path) -> None:
     """An ordinary Hugging Face folder: weights, config, tokenizer, image processor. Adapters are merged in."""
-    save_outline(policy, merged_state(policy.model), folder)
+    save_with_weights(policy, merged_state(policy.model), folder)
 
 
-def save_outline(outline: Policy, weights: dict[str, torch.Tensor], folder: Path) -> None:
+def save_with_weights(policy: Policy, weights: dict[str, torch.Tensor], folder: Path) -> None:
     """The same with weights from elsewhere."""
     with _quiet_transformers():
-        outline.model.save_pretrained(folder, state_dict=weights)
-        outline.tokenizer.save_pretrained(folder)
-        outline.family.image_processor.save_pretrained(folder)
+        policy.model.save_pretrained(folder, state_dict=weights)
+        policy.tokenizer.save_pretrained(folder)
+        policy.family.image_processor.save_pretrained(folder)
 
 
 def merged_state(model: PreTrainedModel) -> dict[str, torch.Tensor]:

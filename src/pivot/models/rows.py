@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Generic, TypeVar
 
 import numpy as np
 import torch
@@ -19,13 +20,17 @@ from torch.nn.utils.rnn import pad_sequence
 
 from pivot.models.family import EncodedPrompt
 from pivot.models.shared_prefix import SharedPrefix, share
+from pivot.types import PreparedPrompt
+
+PreparedT = TypeVar("PreparedT", bound=PreparedPrompt)
 
 
 @dataclass(frozen=True)
-class PromptWithResponses:
+class PromptWithResponses(Generic[PreparedT]):
     """A prompt and some of its responses; micro-batches consist of these."""
 
-    prompt: EncodedPrompt
+    prompt: PreparedT
+    """Encoded wherever a model reads it; only measured in a driver without a model."""
     responses: Sequence[Tensor]
     """Token ids of each response, int64 [T]."""
 
@@ -68,7 +73,7 @@ class Rows:
         return replace(self, **moved)
 
 
-def tree_rows(units: Sequence[PromptWithResponses]) -> Rows:
+def tree_rows(units: Sequence[PromptWithResponses[EncodedPrompt]]) -> Rows:
     """All units in one row without padding."""
     prompts = [unit.prompt for unit in units]
     first_P = np.cumsum([0, *(len(prompt) for prompt in prompts)])
@@ -103,7 +108,7 @@ def tree_rows(units: Sequence[PromptWithResponses]) -> Rows:
     )
 
 
-def repeated_rows(units: Sequence[PromptWithResponses], pad_id: int) -> Rows:
+def repeated_rows(units: Sequence[PromptWithResponses[EncodedPrompt]], pad_id: int) -> Rows:
     """One row per response. Rows are causal, so padding at the end changes nothing."""
     singles = [(u, unit.prompt, y) for u, unit in enumerate(units) for y in unit.responses]
     ids = [torch.cat([prompt.input_ids_L, y]) for _, prompt, y in singles]

@@ -1,4 +1,4 @@
-"""The model card of a trained checkpoint: `model/README.md`, from the run's configuration and scores alone."""
+"""The model card of a checkpoint, `model/README.md`, from the run's configuration and scores."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CARD = "README.md"
 
 
 def write_card(run: Path, config: Config) -> Path | None:
-    """Put the card into the run's newest checkpoint; None where there is no checkpoint."""
+    """Put the card into the run's newest checkpoint; None if there is none."""
     checkpoints = CheckpointStore(run).finished()
     if not checkpoints:
         return None
@@ -83,22 +83,22 @@ def _method(config: Config, steps: int) -> str:
         f"Trained from `{base}` by reinforcement learning with verifiable rewards: method `{config.method.name}`, "
         f"{steps} of {config.train.steps} steps, {trained}. Data: `{config.data.train}`, split `{config.data.split}`"
         f"{'' if config.data.size is None else f', at most {config.data.size} prompts'}. "
-        f"Written by pivot-rl {__version__}; `pivot methods` says what the method turns on."
+        f"Written by pivot-rl {__version__}; `pivot methods` describes the method."
     )
 
 
 def _settings(config: Config) -> str:
     limits = (config.model.min_pixels, config.model.max_pixels)
     rows = {
-        "prompts a step / an update": f"{config.train.prompts_per_step} / {config.train.minibatch_prompts}",
-        "responses a prompt": config.rollout.responses,
+        "prompts per step / per update": f"{config.train.prompts_per_step} / {config.train.minibatch_prompts}",
+        "responses per prompt": config.rollout.responses,
         "learning rate": config.train.lr,
         "sampling": f"temperature {config.rollout.temperature}, top_p {config.rollout.top_p}",
         "response tokens": config.rollout.max_tokens,
-        "image pixels": "as the model's files say"
+        "image pixels": "as in the model's files"
         if limits == (None, None)
         else f"{limits[0]} to {limits[1]}",
-        "image intervention": config.corruption.kind,
+        "image corruption": config.corruption.kind,
         "reward": config.reward.function or f"exact match ({config.reward.grader})",
         "dtype": config.model.dtype,
         "seed": config.train.seed,
@@ -110,7 +110,7 @@ def _settings(config: Config) -> str:
 
 def _scores(entries: Sequence[Mapping[str, Any]]) -> str:
     if not entries:
-        return "## Scores\n\nNothing was measured in this run."
+        return "## Scores\n\nThis run measured nothing."
     head = ["set", "when", "images", "prompts", "samples", "accuracy, %", "95% interval"]
     notes = comparability_notes([{str(entry["name"]): [entry]} for entry in entries])
     noted = any(notes)
@@ -135,17 +135,15 @@ def _scores(entries: Sequence[Mapping[str, Any]]) -> str:
 def _use() -> str:
     return (
         "## Use\n\n"
-        "`AutoModelForImageTextToText` and `AutoProcessor` load this folder, and so does vLLM. The model was trained "
-        "with one template; use it too:\n\n"
+        "`AutoModelForImageTextToText`, `AutoProcessor` and vLLM load this folder. The model was trained with this "
+        "template:\n\n"
         f"```\nsystem: {template.SYSTEM}\nuser:   <image>QUESTION\n\n{template.INSTRUCTION}\n```"
     )
 
 
 def _licence(config: Config) -> str:
     if config.model.path in TINY:
-        return (
-            "## Licence\n\nWeights and code: Apache-2.0. A toy for checking a method, of no use beyond that."
-        )
+        return "## Licence\n\nWeights and code: Apache-2.0. A toy model for testing methods."
     return (
         "## Licence\n\n"
         f"These weights derive from `{config.model.path}`: its licence applies to them. The terms of the training data "
@@ -169,6 +167,6 @@ def _data_id(config: Config) -> str | None:
 
 
 def _hub_id(name: str) -> str | None:
-    """`owner/name`, unless it is a path on this machine."""
+    """`owner/name`, unless it is a local path."""
     is_path = name.startswith((".", "/", "~")) or Path(name).exists()
     return name if name.count("/") == 1 and not is_path else None

@@ -1,8 +1,8 @@
-"""Checkpoints that are whole or not there, checked by their bytes, and never deleted before their successor.
+"""Checkpoints: complete or absent, verified by checksums, and never deleted before their successor exists.
 
-`checkpoints/step-N/` appears by one rename, after every byte of it is on the disk. Its `checksums.json` names
-each file with size and sha256. Names that start with a dot are on their way in or out; `step-N.aside` is a
-checkpoint that a resumed run has left behind.
+`checkpoints/step-N/` appears by one rename, after every byte of it is on the disk. Its `checksums.json` lists each file
+with size and sha256. Names that start with a dot are being written or deleted; `step-N.aside` is a checkpoint that a
+resumed run did not continue from. Nothing in a checkpoint is pickled by this project.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,27 +17,65 @@ from pathlib import Path, PurePosixPath
 
 from safetensors import SafetensorError
 
-from pivot.durable import disk_errors, sha256, sync_folder, sync_tree, write_json
+from pivot.durable import disk_errors, finished_checkpoints, sha256, sync_folder, sync_tree, write_json
+from pivot.errors import UserError
+from pivot.experience import storage
+from pivot.training.trainer import Trainer
 
 MANIFEST = "checksums.json"
-_STEP = re.compile(r"step-(\d+)")
+STATE = "state.json"
+VERSION = 1
+"""Of state.json."""
+
+
+def save_state(trainer: Trainer, folder: Path) -> None:
+    """Everything that the next step depends on. All randomness but the buffer's is derived from (seed, step)."""
+    trainer.engine.save(folder)
+    trainer.sources.buffer.save(folder / "buffer")
+    write_json(
+        folder / STATE,
+        {
+            "version": VERSION,
+            "step": trainer.finished_steps,
+            "stream": trainer.sources.stream.state_dict(),
+            "gate": trainer.gate.state_dict(),
+            "keep_rates": trainer.sources.keep_rates.state_dict(),
+            "budgets": trainer.engine.budgets,
+        },
+    )
+
+
+def load_state(trainer: Trainer, folder: Path) -> None:
+    """Continue from what `save_state` wrote."""
+    state = json.loads((folder / STATE).read_bytes())
+    if state.get("version") != VERSION:
+        raise UserError(
+            f"{folder} was written in state format {state.get('version')}; this pivot reads {VERSION}"
+        )
+    trainer.sources.buffer.load_state_dict(storage.load_state(folder / "buffer"))
+    trainer.sources.stream.load_state_dict(state["stream"])
+    trainer.gate.load_state_dict(state["gate"])
+    if "keep_rates" in state:  # absent in the first version's checkpoints, as are the budgets
+        trainer.sources.keep_rates.load_state_dict(state["keep_rates"])
+    trainer.engine.load(folder, state.get("budgets", {}))
+    trainer.finished_steps = state["step"]
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint's folder, as its name and its manifest describe it."""
+    """A checkpoint's folder, as its name and manifest describe it."""
 
     path: Path
     step: int
     score: float | None
-    """By which the best is kept, e.g. held-out accuracy; None where it was not measured."""
+    """By which the best is kept, e.g. held-out accuracy; None if not measured."""
 
 
 class CheckpointStore:
     """The checkpoints of one run: the last `keep_last` and the one with the best score.
 
-    Reading needs no lock. `save`, `clean_leftovers` and `set_aside_after` belong to the process that holds
-    the run folder's lock.
+    Reading needs no lock; `save`, `clean_leftovers` and `set_aside_after` are for the process that holds the run
+    folder's lock.
     """
 
     def __init__(self, run_folder: Path, keep_last: int = 2) -> None:
@@ -50,8 +87,8 @@ class CheckpointStore:
     def save(self, step: int, write: Callable[[Path], None], *, score: float | None = None) -> Checkpoint:
         """Let `write` fill a new folder, make it `step-N`, and only then delete what is no longer needed.
 
-        When the disk refuses, or `write` raises, the checkpoints are as they were before. A step that is
-        saved again replaces its earlier checkpoint.
+        If the disk is full or `write` raises, the checkpoints stay as they were. Saving a step again replaces its
+        checkpoint.
         """
         target = self.folder / f"step-{step}"
         temporary = self.folder / f".tmp-step-{step}-{os.getpid()}"
@@ -74,13 +111,9 @@ class CheckpointStore:
         return Checkpoint(target, step, score)
 
     def finished(self) -> list[Checkpoint]:
-        """All complete checkpoints, newest first, by name and manifest; their bytes are not checked."""
-        if not self.folder.is_dir():
-            return []
-        found = [
-            (int(match[1]), path) for path in self.folder.iterdir() if (match := _STEP.fullmatch(path.name))
-        ]
-        return [Checkpoint(path, step, _score(path)) for step, path in sorted(found, reverse=True)]
+        """All complete checkpoints, newest first; their bytes are not verified."""
+        found = finished_checkpoints(self.folder.parent)
+        return [Checkpoint(path, step, _score(path)) for step, path in found]
 
     def latest_good(
         self, *, verify: bool = True, report: Callable[[str], None] = lambda sentence: None
@@ -88,8 +121,8 @@ class CheckpointStore:
         """The newest checkpoint whose checksums hold; None if there is none.
 
         Args:
-            verify: False looks at names and sizes only.
-            report: called with one sentence for every damaged checkpoint that is passed over.
+            verify: False checks names and sizes only.
+            report: called with one sentence per damaged checkpoint that is passed over.
         """
         for checkpoint in self.finished():
             damage = find_damage(checkpoint.path, verify=verify)
@@ -99,18 +132,18 @@ class CheckpointStore:
         return None
 
     def set_aside_after(self, step: int) -> list[Path]:
-        """Rename the checkpoints newer than `step`, good or damaged, from which a resumed run does not go on.
+        """Rename the checkpoints newer than `step`, good or damaged: a resumed run does not continue from them.
 
-        They stay on the disk as `step-N.aside`, out of the way of the new ones.
+        They stay on the disk as `step-N.aside`.
         """
         newer = [checkpoint.path for checkpoint in self.finished() if checkpoint.step > step]
         with disk_errors(self.folder):
             return [_set_aside(path) for path in newer]
 
     def clean_leftovers(self) -> None:
-        """Remove what a crash left: half-written and half-deleted checkpoints.
+        """Remove half-written and half-deleted checkpoints that a crash left.
 
-        One that was to be replaced is put back if its successor is not there.
+        A checkpoint that was being replaced is restored if its successor is absent.
         """
         for path in self.folder.glob(".replaced-step-*"):
             target = self.folder / path.name.removeprefix(".replaced-")
@@ -127,7 +160,7 @@ class CheckpointStore:
         best = max(scored, key=lambda checkpoint: (checkpoint.score, checkpoint.step), default=None)
         for checkpoint in checkpoints[self.keep_last :]:
             if checkpoint != best:
-                # Renamed first: a deletion cut short must not look like a damaged checkpoint.
+                # Renamed first: an interrupted deletion must not look like a damaged checkpoint.
                 doomed = self.folder / f".old-{checkpoint.path.name}"
                 with disk_errors(checkpoint.path):
                     shutil.rmtree(doomed, ignore_errors=True)
@@ -167,7 +200,7 @@ def _write_manifest(folder: Path, step: int, score: float | None) -> None:
 
 
 def _score(checkpoint: Path) -> float | None:
-    """From the manifest; a damaged one has no score, so that it is never kept as the best."""
+    """From the manifest; None for a damaged one, so that it is never kept as the best."""
     try:
         score = json.loads((checkpoint / MANIFEST).read_bytes())["score"]
     except (OSError, ValueError, KeyError, TypeError):
@@ -176,7 +209,7 @@ def _score(checkpoint: Path) -> float | None:
 
 
 def _inside(folder: Path, name: str) -> Path:
-    """A manifest is a file like any other: its names must not lead out of the checkpoint."""
+    """The path of a manifest's entry, which must not lead out of the checkpoint."""
     if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
         raise ValueError(f"{name!r} leads out of {folder}")
     return folder / name

@@ -15,21 +15,21 @@ from pivot.errors import UserError
 from pivot.jsonl import encode_row, read_lines, read_rows
 
 _held_locks: set[int] = set()
-"""File descriptors of the locks this process holds."""
+"""File descriptors of the locks that this process holds."""
 
 
-def _let_go_after_fork() -> None:
+def _release_after_fork() -> None:
     """A forked worker must not hold its parent's lock: it would outlive a killed trainer."""
     for descriptor in _held_locks:
         os.close(descriptor)
     _held_locks.clear()
 
 
-os.register_at_fork(after_in_child=_let_go_after_fork)
+os.register_at_fork(after_in_child=_release_after_fork)
 
 
 class RunFolder:
-    """The files of docs/run_folder.md but for the checkpoints, under a lock that dies with the process.
+    """The files of docs/run_folder.md except the checkpoints, under a lock that ends with the process.
 
     Example:
         with RunFolder.create(Path("runs/x")) as run:
@@ -48,11 +48,11 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path, *, sync: bool = True) -> RunFolder:
-        """A new run's folder; one whose run has got anywhere is refused, one that failed at its start is not.
+        """A new run's folder; a folder with a run that has finished a step is refused.
 
         Args:
-            sync: wait for the disk after every appended row. Without it a power failure, though not a killed
-                process, may lose the last rows; the checkpoint that a run resumes from is never affected.
+            sync: wait for the disk after every appended row. Without it a power failure, though not a killed process,
+                may lose the last rows; the checkpoint that a run resumes from is never affected.
         """
         with disk_errors(path):
             path.mkdir(parents=True, exist_ok=True)
@@ -60,13 +60,13 @@ class RunFolder:
         if has_progress(path):
             run.close()
             raise UserError(
-                f"{path} already holds a run; go on with --resume {path} or choose another --out."
+                f"{path} already holds a run; continue it with --resume {path} or choose another --out."
             )
         return run
 
     @classmethod
     def open(cls, path: Path, *, sync: bool = True) -> RunFolder:
-        """The folder of a run that is to go on."""
+        """The folder of a run that continues."""
         if not holds_run(path):
             raise UserError(f"{path} holds no run: there is no config.json in it.")
         return cls(path, sync=sync)
@@ -79,18 +79,18 @@ class RunFolder:
         return json.loads((self.path / "config.json").read_bytes())
 
     def update_status(self, **fields: Any) -> None:
-        """Set fields of `run.json`, e.g. `status="stopped", reason="SIGTERM"`; the others stay."""
+        """Set fields of `run.json`, e.g. `status="stopped", reason="SIGTERM"`; the others stay the same."""
         path = self.path / "run.json"
         known = json.loads(path.read_bytes()) if path.exists() else {}
         write_json(path, {**known, **fields})
 
     def append_metrics(self, row: Mapping[str, Any]) -> None:
-        """Add a step's row; what is not finite becomes null and is listed under `nonfinite`."""
-        assert "step" in row, "a row belongs to a step, by which a resumed run finds it"
+        """Add a step's row; non-finite values become null and are listed under `nonfinite`."""
+        assert "step" in row, "a resumed run finds rows by their step"
         append_bytes(self.metrics_path, encode_row(row), sync=self._sync)
 
     def append_rollouts(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Add a step's sampled groups, all in one write."""
+        """Add a step's sampled groups in one write."""
         append_bytes(self.rollouts_path, b"".join(map(encode_row, rows)), sync=self._sync)
 
     def append_nonfinite(self, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -101,16 +101,16 @@ class RunFolder:
         return read_rows(self.metrics_path)
 
     def truncate_after(self, step: int) -> int:
-        """Forget the rows of steps after `step`, which a resumed run will write again; returns how many.
+        """Remove the rows of steps after `step`, which a resumed run writes again; returns how many.
 
-        The files are replaced, never cut in place, and only if there is something to forget. The rows go to
-        `metrics.dropped.jsonl` and the like; a last line that a crash cut short just goes.
+        Files are replaced, never truncated in place, and only if there is something to remove. The rows move to
+        `metrics.dropped.jsonl` and the like; an incomplete last line is dropped.
         """
         paths = (self.metrics_path, self.rollouts_path, self.nonfinite_path)
         return sum(_drop_after(path, step) for path in paths)
 
     def close(self) -> None:
-        """Let another trainer in."""
+        """Release the lock."""
         if self._lock in _held_locks:
             _held_locks.remove(self._lock)
             os.close(self._lock)

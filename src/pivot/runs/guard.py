@@ -1,36 +1,62 @@
-"""Numbers that are not finite: what was skipped is counted and named, and a run that no longer learns ends."""
+"""Watches the numbers of a run.
+
+`Guard` counts and names updates that were skipped because a value was not finite. The watches report spikes of loss and
+gradient, responses that stop following the format, and steps with too few groups. All of them are derived from the
+metrics of earlier steps, so a resumed run reports what an uninterrupted one would.
+"""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from statistics import median
 from typing import Any
 
-import torch
-
+from pivot.engines.base import Skipped
 from pivot.errors import UserError
-from pivot.models.policy import Policy
 from pivot.runs.folder import RunFolder
 from pivot.training.trainer import StepOutcome
-from pivot.training.update import Skipped
 
 SHOWN = 5
 """Prompt ids that a message names; nonfinite.jsonl has them all."""
+WINDOW = 32
+"""Past steps that a spike is compared with."""
+ENOUGH = 8
+"""Steps before a spike is computed."""
+LARGE_SPIKE = 10.0
+"""A spike of this size is reported."""
+LOST_FORMAT = 0.05
+"""Reported when the share of well-formed responses falls by this much."""
+_TO_SIGMA = 1.4826
+"""Median absolute deviation -> standard deviation, for normal noise."""
+_LOSS, _GRADIENT, _FORMAT = "loss/total", "optim/grad_norm_max", "reward/format"
+_ADVICE = {
+    "reward": "correct the reward function",
+    "loss": "lower train.lr or leave these prompts out",
+    "gradient": "lower train.lr or leave these prompts out",
+}
 
 
 class Guard:
-    """Watches over the updates that were skipped because a loss, reward, gradient or weight was not finite."""
+    """Ends a run whose losses, rewards, gradients or weights stay non-finite."""
 
-    def __init__(self, folder: RunFolder, limit: int, say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        folder: RunFolder,
+        limit: int,
+        say: Callable[[str], None],
+        nonfinite_weights: Callable[[], list[str]],
+        past: Iterable[Mapping[str, Any]] = (),
+    ) -> None:
+        """`past` are the metrics of the steps so far."""
         self._folder, self._limit, self._say = folder, limit, say
+        self._nonfinite_weights = nonfinite_weights
         self.bad_updates = 0
-        """Skipped ones in a row."""
-
-    def recall(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Count as if the run had never stopped, from the metrics of its steps so far."""
-        for row in rows:
+        """Skipped updates in a row."""
+        for row in past:
             self._count(row.get("optim/updates", 0), row.get("optim/skipped_updates", 0))
 
-    def observe(self, outcome: StepOutcome, policy: Policy) -> None:
+    def observe(self, outcome: StepOutcome) -> None:
         """Name what a step skipped; too many in a row end the run before anything good is overwritten."""
         if outcome.update is None:
             return
@@ -41,7 +67,7 @@ class Guard:
             self._folder.append_nonfinite(
                 {"step": outcome.step, "what": one.what, "prompts": one.prompts} for one in skipped
             )
-            self.check_weights(policy, outcome.step)
+            self.check_weights(outcome.step)
         self._count(outcome.update.num_updates, len(skipped))
         if self.bad_updates >= self._limit:
             raise UserError(
@@ -50,37 +76,103 @@ class Guard:
                 f"{_ADVICE[skipped[-1].what]}, and resume from it"
             )
 
-    def check_weights(self, policy: Policy, step: int) -> None:
-        """Weights that are not finite never recover and are never saved: the run ends."""
-        broken = self.find_nonfinite(policy)
+    def check_weights(self, step: int) -> None:
+        """Non-finite weights never recover and are never saved: the run ends."""
+        broken = self._nonfinite_weights()
         if broken:
             raise UserError(
                 f"after step {step} {len(broken)} of the model's weights are not finite, {broken[0]} first; they are "
                 "not saved and the last checkpoint is good: lower train.lr, or train.grad_clip, and resume from it"
             )
 
-    def find_nonfinite(self, policy: Policy) -> list[str]:
-        """Names of the broken weights; another engine knows where else they are."""
-        return nonfinite_weights(policy)
-
     def _count(self, made: float, skipped: float) -> None:
         self.bad_updates = 0 if made else self.bad_updates + int(skipped)
-
-
-_ADVICE = {
-    "reward": "correct the reward function",
-    "loss": "lower train.lr or leave these prompts out",
-    "gradient": "lower train.lr or leave these prompts out",
-}
-
-
-def nonfinite_weights(policy: Policy) -> list[str]:
-    """Names of the parameters that hold a NaN or an infinity."""
-    return [
-        name for name, weight in policy.model.named_parameters() if not bool(torch.isfinite(weight).all())
-    ]
 
 
 def _some(skipped: Skipped) -> str:
     more = len(skipped.prompts) - SHOWN
     return ", ".join(skipped.prompts[:SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+class SpikeWatch:
+    """Compares a step's loss and gradient norm with those of the last steps."""
+
+    def __init__(self, rows: Iterable[Mapping[str, Any]] = ()) -> None:
+        self._past: dict[str, deque[float]] = {key: deque(maxlen=WINDOW) for key in (_LOSS, _GRADIENT)}
+        for row in rows:
+            self.add(row)
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Remember a step; steps without an update and non-finite values are left out."""
+        for key, past in self._past.items():
+            if row.get(key) is not None:
+                past.append(row[key])
+
+    def spikes(self, row: Mapping[str, Any]) -> dict[str, float]:
+        """`loss/spike` in robust standard deviations, `optim/grad_spike` in medians; absent in the first steps."""
+        found: dict[str, float] = {}
+        losses, norms = self._past[_LOSS], self._past[_GRADIENT]
+        if row.get(_LOSS) is not None and len(losses) >= ENOUGH:
+            centre = median(losses)
+            spread = _TO_SIGMA * median(abs(loss - centre) for loss in losses)
+            found["loss/spike"] = abs(row[_LOSS] - centre) / max(spread, 1e-8)
+        if row.get(_GRADIENT) is not None and len(norms) >= ENOUGH:
+            found["optim/grad_spike"] = row[_GRADIENT] / max(median(norms), 1e-8)
+        return found
+
+
+def spike_message(spikes: Mapping[str, float]) -> str | None:
+    """One sentence about large spikes; None if there are none."""
+    told = {
+        "loss/spike": "the loss is {:.0f} standard deviations off",
+        "optim/grad_spike": "the gradient norm is {:.0f} times the median",
+    }
+    parts = [told[key].format(value) for key, value in spikes.items() if value >= LARGE_SPIKE]
+    return f"{' and '.join(parts)} of the last steps" if parts else None
+
+
+class GroupWatch:
+    """Notices steps that train on fewer groups than they asked for: the first one, then each with fewer still."""
+
+    def __init__(self, rows: Iterable[Mapping[str, Any]] = ()) -> None:
+        self._fewest = 1.0
+        for row in rows:
+            self.add(row)
+
+    def add(self, row: Mapping[str, Any]) -> str | None:
+        """Remember a step; a sentence if it has fewer groups than all before."""
+        kept, wanted = row.get("rollout/groups_kept"), row.get("rollout/groups_wanted")
+        if not kept or not wanted or kept / wanted >= self._fewest:
+            return None
+        self._fewest = kept / wanted
+        return (
+            f"only {kept} of {wanted} groups have both right and wrong responses after {row['rollout/tries']} rounds "
+            f"and {row['rollout/groups']} prompts; the step trains on those"
+        )
+
+
+class FormatWatch:
+    """Notices when responses stop following the template, which can happen long before accuracy shows it."""
+
+    def __init__(self, rows: Iterable[Mapping[str, Any]] = ()) -> None:
+        self._past: deque[float] = deque(maxlen=WINDOW // 2)
+        self._best, self._next_fall = 0.0, LOST_FORMAT
+        for row in rows:
+            self.add(row)
+
+    def add(self, row: Mapping[str, Any]) -> str | None:
+        """Remember a step; a sentence when the mean over a window has fallen, and each time the fall has doubled."""
+        if row.get(_FORMAT) is None:
+            return None
+        self._past.append(row[_FORMAT])
+        if len(self._past) < WINDOW // 2:
+            return None
+        share = sum(self._past) / len(self._past)
+        self._best = max(self._best, share)
+        if share > self._best - self._next_fall:
+            return None
+        self._next_fall = 2 * (self._best - share)
+        return (
+            f"fewer responses follow the format: {share:.0%} over the last {len(self._past)} steps, {self._best:.0%} "
+            "at best; a lower train.lr often helps (docs/metrics.md)"
+        )

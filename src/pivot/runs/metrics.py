@@ -1,4 +1,4 @@
-"""From a step's outcome to its row of metrics.jsonl; docs/metrics.md explains every key."""
+"""A step's row of metrics.jsonl; docs/metrics.md explains every key."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from pivot.types import Response, RolloutGroup
 Row = dict[str, float | list[int]]
 QUANTILES = (5, 25, 50, 75, 95)
 UNLIKELY = 0.1
-"""Tokens of a lower probability are called unlikely."""
+"""Tokens below this probability count as unlikely."""
 TERMS = ("policy", "calibration", "kl", "entropy", "perception", "double_entropy", "sft", "off_policy")
 
 
-def step_metrics(outcome: StepOutcome, method: Method, buffer: ExperienceBuffer, lr: float) -> Row:
+def step_metrics(outcome: StepOutcome, method: Method, buffer: ExperienceBuffer) -> Row:
     """Everything that repeats exactly for a seed."""
     row: Row = {"step": outcome.step}
     row |= _rewards(outcome.selection.sampled, method)
@@ -30,7 +30,7 @@ def step_metrics(outcome: StepOutcome, method: Method, buffer: ExperienceBuffer,
     row |= _visual(outcome)
     if method.replay:
         row |= _buffer(outcome, buffer)
-    return row | _optimisation(outcome, lr)
+    return row | _optimisation(outcome)
 
 
 def _rewards(groups: Sequence[RolloutGroup], method: Method) -> Row:
@@ -74,7 +74,7 @@ def _rollout(outcome: StepOutcome) -> Row:
 
 
 def _entropy(outcome: StepOutcome, responses: Sequence[Response]) -> Row:
-    """Mean over all sampled tokens; where the sampler does not say it, over those that were trained on, if any were."""
+    """Mean over all sampled tokens; over those that were trained on if the sampler does not return entropies."""
     known = [float(r.entropy_T.sum()) for r in responses if r.entropy_T is not None]
     if len(known) == len(responses):
         return {"rollout/entropy": sum(known) / max(1, sum(map(len, responses)))}
@@ -83,35 +83,35 @@ def _entropy(outcome: StepOutcome, responses: Sequence[Response]) -> Row:
 
 
 def _visual(outcome: StepOutcome) -> Row:
-    batch, allocation = outcome.batch, outcome.allocation
+    batch, found = outcome.batch, outcome.diagnostics
     row: Row = {}
     if outcome.anchors.dependency is not None:
         row["visual/dependency"] = outcome.anchors.dependency
-    if batch is None or allocation is None or allocation.support_BT is None or allocation.utility_BT is None:
+    if batch is None or found is None or found.support_BT is None or found.utility_BT is None:
         return row
     correct_BT = batch.correct_B[:, None] & batch.mask_BT
     wrong_BT = ~batch.correct_B[:, None] & batch.mask_BT
     row |= {
-        "visual/support_mean": _masked_mean(allocation.support_BT, batch.mask_BT),
-        "visual/support_correct": _masked_mean(allocation.support_BT, correct_BT),
-        "visual/support_wrong": _masked_mean(allocation.support_BT, wrong_BT),
+        "visual/support_mean": _masked_mean(found.support_BT, batch.mask_BT),
+        "visual/support_correct": _masked_mean(found.support_BT, correct_BT),
+        "visual/support_wrong": _masked_mean(found.support_BT, wrong_BT),
         "visual/unlikely_weight": unlikely_weight(
-            batch.clean_logprobs_BT, allocation.group_advantage_B, allocation.utility_BT, batch.mask_BT
+            batch.clean_logprobs_BT, batch.given("group_advantage_B"), found.utility_BT, batch.mask_BT
         ),
     }
-    if allocation.support_clipped_share is not None:
-        row["visual/support_clipped_share"] = float(allocation.support_clipped_share)
-    if allocation.beta is not None:
-        row["visual/beta"] = float(allocation.beta)
-    if allocation.protected_BT is not None:
-        row["visual/protected_share"] = _masked_mean(allocation.protected_BT.float(), batch.mask_BT)
+    if found.support_clipped_share is not None:
+        row["visual/support_clipped_share"] = float(found.support_clipped_share)
+    if found.beta is not None:
+        row["visual/beta"] = float(found.beta)
+    if found.protected_BT is not None:
+        row["visual/protected_share"] = _masked_mean(found.protected_BT.float(), batch.mask_BT)
     levels = torch.tensor([q / 100 for q in QUANTILES])
-    found = _quantiles(allocation.utility_BT[batch.mask_BT], levels)
-    return row | {f"visual/utility_p{q:02d}": value for q, value in zip(QUANTILES, found, strict=True)}
+    values = _quantiles(found.utility_BT[batch.mask_BT], levels)
+    return row | {f"visual/utility_p{q:02d}": value for q, value in zip(QUANTILES, values, strict=True)}
 
 
 def unlikely_weight(logprobs_BT: Tensor, advantage_B: Tensor, utility_BT: Tensor, mask_BT: Tensor) -> float:
-    """Of what Eq. 14 adds, the share that falls on unlikely tokens: weights are (1 - p) |A U|, as gradients are."""
+    """The share of Eq. 14's addition on unlikely tokens, weighted by (1 - p) |A U| as gradients are."""
     probability_BT = logprobs_BT.exp()
     added_BT = (advantage_B[:, None] * utility_BT).abs() * (1 - probability_BT)
     added_BT = torch.where(mask_BT, added_BT, 0.0)
@@ -138,9 +138,9 @@ def _buffer(outcome: StepOutcome, buffer: ExperienceBuffer) -> Row:
     return row
 
 
-def _optimisation(outcome: StepOutcome, lr: float) -> Row:
+def _optimisation(outcome: StepOutcome) -> Row:
     update = outcome.update
-    row: Row = {"optim/lr": lr, "optim/updates": 0, "optim/skipped_updates": 0}
+    row: Row = {"optim/lr": outcome.lr, "optim/updates": 0, "optim/skipped_updates": 0}
     if update is None:
         return row
     row |= {"optim/updates": update.num_updates, "optim/skipped_updates": len(update.skipped)}
@@ -161,7 +161,7 @@ def _optimisation(outcome: StepOutcome, lr: float) -> Row:
 
 
 def machine_metrics(phases: dict[str, float], tokens: float) -> Row:
-    """Throughput and memory: what differs from machine to machine and from run to run."""
+    """Throughput and memory, which differ between machines and runs."""
     row: Row = {"memory/rss_gb": _resident_bytes() / 1e9, "memory/peak_gb": _peak_bytes() / 1e9}
     if phases.get("time/rollout"):
         row["time/tokens_per_second"] = tokens / phases["time/rollout"]

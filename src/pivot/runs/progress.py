@@ -1,14 +1,20 @@
-"""What a person sees of a run: a live display on a terminal, a line a step elsewhere, nothing when quiet."""
+"""What a user sees of a run: a live display on a terminal, one line per step elsewhere, nothing with `--quiet`."""
 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sized
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Any, Self, TextIO, TypeVar
+from typing import Any, Protocol, Self, TextIO, TypeVar
 
-from pivot.runs.displays import Display, Lines, LiveDisplay, Silent
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bars
+from rich.text import Text
+
 from pivot.training.clock import PhaseClock
 
 Item = TypeVar("Item")
@@ -21,11 +27,12 @@ SHOWN = {
     "length": ("rollout/length_mean", "{:.0f}"),
     "tokens/s": ("time/tokens_per_second", "{:.0f}"),
 }
-"""What is shown of a step's metrics: label -> (key, format). A metric that a step lacks is left out."""
+"""What is shown of a step's metrics: label -> (key, format). Metrics that a step lacks are left out."""
+SECONDS_BETWEEN_LINES = 10.0
 
 
 class Progress:
-    """Times the phases of a run and shows where it stands.
+    """Times the phases of a run and shows its progress.
 
     Example:
         with Progress(total_steps=60) as progress:
@@ -38,7 +45,7 @@ class Progress:
     def __init__(
         self, total_steps: int, *, first_step: int = 1, quiet: bool = False, stream: TextIO | None = None
     ):
-        """`first_step` is where a resumed run goes on; time left is measured from there."""
+        """`first_step` is the first step of this process; the time left is estimated from there."""
         shown = stream or sys.stdout
         self._display: Display = Silent()
         if not quiet and shown.isatty():
@@ -62,11 +69,11 @@ class Progress:
         self._display.close()
 
     def phase(self, name: str) -> AbstractContextManager[None]:
-        """Time what happens inside and show that it is happening; the same as `clock.phase`."""
+        """Time the block and show its name; the same as `clock.phase`."""
         return self.clock.phase(name)
 
     def begin_steps(self) -> None:
-        """Start the clocks: what came before counts neither for the first step nor for the time left."""
+        """Restart the clocks: loading and evaluation count neither for the first step nor for the time left."""
         self.clock.restart()
         self._run.restart()
 
@@ -78,11 +85,11 @@ class Progress:
         self.clock.restart()
 
     def say(self, message: str) -> None:
-        """A message of its own, above the live display."""
+        """Print a message above the live display."""
         self._display.say(message)
 
     def track(self, items: Iterable[Item], description: str, total: int | None = None) -> Iterator[Item]:
-        """`items`, with a bar that moves as they are taken and goes away at the end, also an early one."""
+        """`items`, with a bar that advances as they are taken and disappears at the end."""
         if total is None and isinstance(items, Sized):
             total = len(items)
         done = 0
@@ -98,7 +105,7 @@ class Progress:
 
 
 def summarise(metrics: Mapping[str, Any]) -> dict[str, str]:
-    """Label -> text of what is worth showing, the times of the phases last."""
+    """Label -> text of the shown metrics, the phases' seconds last."""
     summary = {
         label: form.format(metrics[key])
         for label, (key, form) in SHOWN.items()
@@ -114,3 +121,109 @@ def summarise(metrics: Mapping[str, Any]) -> dict[str, str]:
 
 def _is_phase(key: str) -> bool:
     return key.startswith("time/") and not key.startswith("time/share_") and key != "time/tokens_per_second"
+
+
+class Display(Protocol):
+    """Where progress is shown. A task is long work outside the steps; it is over when `done` equals `total`."""
+
+    def open(self) -> None: ...
+    def close(self) -> None: ...
+    def phase(self, name: str | None) -> None: ...
+    def step(self, step: int, summary: Mapping[str, str], seconds_left: float) -> None: ...
+    def say(self, message: str) -> None: ...
+    def task(self, description: str, done: int, total: int | None) -> None: ...
+
+
+class Silent:
+    """`--quiet`: shows nothing."""
+
+    def open(self) -> None: ...
+    def close(self) -> None: ...
+    def phase(self, name: str | None) -> None: ...
+    def step(self, step: int, summary: Mapping[str, str], seconds_left: float) -> None: ...
+    def say(self, message: str) -> None: ...
+    def task(self, description: str, done: int, total: int | None) -> None: ...
+
+
+class Lines:
+    """One flushed line per step; a task prints a line at its start and end, and every few seconds in between."""
+
+    def __init__(self, stream: TextIO, total_steps: int):
+        self._stream = stream
+        self._total = total_steps
+        self._last = 0.0
+
+    def open(self) -> None: ...
+    def close(self) -> None: ...
+    def phase(self, name: str | None) -> None: ...
+
+    def step(self, step: int, summary: Mapping[str, str], seconds_left: float) -> None:
+        parts = [f"step {step}/{self._total}", *(f"{label} {text}" for label, text in summary.items())]
+        self.say("  ".join([*parts, f"left {duration(seconds_left)}"]))
+
+    def say(self, message: str) -> None:
+        print(message, file=self._stream, flush=True)
+
+    def task(self, description: str, done: int, total: int | None) -> None:
+        if done not in (0, total) and time.monotonic() - self._last < SECONDS_BETWEEN_LINES:
+            return
+        self._last = time.monotonic()
+        self.say(f"{description}: {done}" + ("" if total is None else f"/{total}"))
+
+
+class LiveDisplay:
+    """A bar for the steps with the current phase, the last step's numbers, and a bar per task."""
+
+    def __init__(self, stream: TextIO, total_steps: int, done_steps: int = 0):
+        console = Console(file=stream)
+        self._bars = Bars(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=30),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[note]}"),
+            console=console,
+        )
+        self._steps = self._bars.add_task("step", total=total_steps, completed=done_steps, note="")
+        self._tasks: dict[str, TaskID] = {}
+        self._left = ""
+        self._live = Live(self._picture({}), console=console, refresh_per_second=4)
+
+    def open(self) -> None:
+        self._live.start()
+
+    def close(self) -> None:
+        self._live.stop()
+
+    def phase(self, name: str | None) -> None:
+        self._bars.update(self._steps, note="  ".join(part for part in (self._left, name) if part))
+
+    def step(self, step: int, summary: Mapping[str, str], seconds_left: float) -> None:
+        self._left = f"left {duration(seconds_left)}"
+        self._bars.update(self._steps, completed=step, note=self._left)
+        self._live.update(self._picture(summary))
+
+    def say(self, message: str) -> None:
+        self._live.console.print(message, markup=False, highlight=False)
+
+    def task(self, description: str, done: int, total: int | None) -> None:
+        if description not in self._tasks:
+            self._tasks[description] = self._bars.add_task(description, total=total, note="")
+        self._bars.update(self._tasks[description], completed=done, total=total)
+        if done == total:
+            self._bars.remove_task(self._tasks.pop(description))
+
+    def _picture(self, summary: Mapping[str, str]) -> Group:
+        numbers = "   ".join(f"{label} {text}" for label, text in summary.items())
+        return Group(self._bars, Text(numbers, style="dim"))
+
+
+def duration(seconds: float) -> str:
+    """`45s`, `3m10s`, `2h05m`."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02d}s"
+    return f"{whole // 3600}h{whole % 3600 // 60:02d}m"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,51 +13,42 @@ from PIL import Image
 from torch import Tensor
 
 from pivot.data.images import open_rgb
-from pivot.method import Allocation, k3_divergence
-from pivot.models.corruption import Corruptor
-from pivot.models.encoding import EncodedPrompt
-from pivot.models.policy import Policy
-from pivot.training.batch import StepBatch
+from pivot.engines.base import Engine
+from pivot.method import Batch, Diagnostics, k3_divergence
 from pivot.training.trainer import StepOutcome
+from pivot.types import Prompt, RolloutGroup
 
 WIDEST = 448
 
 
-def rollout_records(
-    outcome: StepOutcome, policy: Policy, corruptor: Corruptor, num_groups: int
-) -> list[dict[str, Any]]:
-    """The most telling groups of a step, as docs/run_folder.md describes them."""
-    batch, allocation = outcome.batch, outcome.allocation
-    if batch is None or allocation is None:
+def rollout_records(outcome: StepOutcome, engine: Engine, num_groups: int) -> list[dict[str, Any]]:
+    """The groups of a step whose advantages vary most over tokens, as docs/run_folder.md describes them."""
+    batch, diagnostics = outcome.batch, outcome.diagnostics
+    if batch is None or diagnostics is None:
         return []
-    writer = _Writer(outcome.step, batch, allocation, policy, corruptor)
-    return [writer.group(g) for g in _most_telling(batch, allocation)[:num_groups]]
+    writer = _Writer(outcome.step, outcome.groups, batch, diagnostics, engine)
+    return [writer.group(g) for g in _most_varied(outcome.groups, batch)[:num_groups]]
 
 
-def _most_telling(batch: StepBatch, allocation: Allocation) -> list[int]:
-    """Groups with both right and wrong responses, those whose advantages spread most over tokens first."""
-    num_responses = batch.rewards_PG.shape[1]
-    spread_B = (
-        (allocation.advantage_BT - allocation.group_advantage_B[:, None]).abs().mul(batch.mask_BT).amax(1)
-    )
-    spread_P = spread_B.view(-1, num_responses).amax(1).tolist()
-    mixed = [g for g, group in enumerate(batch.groups) if group.is_informative]
+def _most_varied(groups: Sequence[RolloutGroup], batch: Batch) -> list[int]:
+    """Groups with both right and wrong responses, the widest spread of advantages first."""
+    spread_BT = (batch.given("advantage_BT") - batch.given("group_advantage_B")[:, None]).abs()
+    spread_P = batch.by_prompt(spread_BT.mul(batch.mask_BT).amax(1)).amax(1).tolist()
+    mixed = [g for g, group in enumerate(groups) if group.is_informative]
     return sorted(mixed, key=lambda g: (-spread_P[g], g))
 
 
+@dataclass(frozen=True)
 class _Writer:
-    def __init__(
-        self, step: int, batch: StepBatch, allocation: Allocation, policy: Policy, corruptor: Corruptor
-    ) -> None:
-        self.step, self.batch, self.allocation = step, batch, allocation
-        self.policy, self.corruptor = policy, corruptor
+    step: int
+    groups: Sequence[RolloutGroup]
+    rows: Batch
+    diagnostics: Diagnostics
+    engine: Engine
 
     def group(self, g: int) -> dict[str, Any]:
-        group = self.batch.groups[g]
-        encoded = self.policy.encoder.encode(group.prompt)
-        with_corrupted = (
-            self.allocation.support_BT is not None or self.batch.corrupted_logprobs_BT is not None
-        )
+        group = self.groups[g]
+        with_corrupted = self.rows.corrupted_logprobs_BT is not None
         return {
             "step": self.step,
             "prompt_id": group.prompt.id,
@@ -64,59 +56,58 @@ class _Writer:
             "question": group.prompt.question,
             "answer": group.prompt.answer,
             "images": [_data_uri(open_rgb(source)) for source in group.prompt.images],
-            "corrupted_images": self._corrupted(encoded) if with_corrupted else [],
+            "corrupted_images": self._corrupted(group.prompt) if with_corrupted else [],
             "replayed": group.replayed,
             "anchor": self._anchor(g),
             "responses": [self._response(g, i) for i in range(len(group.responses))],
         }
 
     def _response(self, g: int, i: int) -> dict[str, Any]:
-        response = self.batch.groups[g].responses[i]
-        row = g * self.batch.rewards_PG.shape[1] + i
+        response = self.groups[g].responses[i]
+        row = g * self.rows.group_size + i
         length, reward = len(response), response.reward
         assert reward is not None
-        allocation, batch = self.allocation, self.batch
+        rows, diagnostics = self.rows, self.diagnostics
         columns = {
-            "logprobs": batch.clean_logprobs_BT,
-            "entropy": batch.entropy_BT,
-            "support": allocation.support_BT,
-            "future": allocation.future_BT,
-            "gate": allocation.gate_BT,
-            "utility": allocation.utility_BT,
-            "advantage_final": allocation.advantage_BT,
+            "logprobs": rows.clean_logprobs_BT,
+            "entropy": rows.entropy_BT,
+            "support": diagnostics.support_BT,
+            "future": diagnostics.future_BT,
+            "gate": diagnostics.gate_BT,
+            "utility": diagnostics.utility_BT,
+            "advantage_final": rows.advantage_BT,
         }
         return {
-            "text": response.text
-            or self.policy.tokenizer.decode(response.token_ids_T, skip_special_tokens=True),
+            "text": response.text or self._text(response.token_ids_T),
             "tokens": self._tokens(response.token_ids_T),
             "correct": reward.correct,
             "format": reward.format > 0.5,
             "reason": reward.reason,
             "extracted": reward.extracted,
             "truncated": response.truncated,
-            "experience": bool(batch.off_policy_B[row]),
-            "advantage": round(float(allocation.group_advantage_B[row]), 5),
+            "experience": bool(rows.given("off_policy_B")[row]),
+            "advantage": round(float(rows.given("group_advantage_B")[row]), 5),
             "dependency": self._dependency(row, length),
             **{name: _numbers(v[row, :length]) for name, v in columns.items() if v is not None},
         }
 
     def _dependency(self, row: int, length: int) -> float | None:
-        """V(y) as its sampled tokens estimate it: the mean k3, whose expectation is the divergence of Eq. 4."""
-        corrupted_BT = self.batch.corrupted_logprobs_BT
+        """V(y) estimated from the sampled tokens: the mean k3, whose expectation is the divergence of Eq. 4."""
+        corrupted_BT = self.rows.corrupted_logprobs_BT
         if corrupted_BT is None:
             return None
-        clean_BT = self.batch.clean_logprobs_BT
+        clean_BT = self.rows.clean_logprobs_BT
         k3_BT = k3_divergence(
-            clean_BT[row : row + 1], corrupted_BT[row : row + 1], self.batch.mask_BT[row : row + 1]
+            clean_BT[row : row + 1], corrupted_BT[row : row + 1], self.rows.mask_BT[row : row + 1]
         )
         return round(float(k3_BT.sum()) / max(1, length), 5)
 
     def _anchor(self, g: int) -> dict[str, Any] | None:
-        anchor = self.batch.groups[g].anchor
+        anchor = self.groups[g].anchor
         if anchor is None or anchor.logprobs_T is None:
             return None
         return {
-            "text": self.policy.tokenizer.decode(anchor.token_ids_T, skip_special_tokens=True),
+            "text": self._text(anchor.token_ids_T),
             "tokens": self._tokens(anchor.token_ids_T),
             "mean_logprob": float(anchor.logprobs_T.mean()),
             "entropy": anchor.entropy,
@@ -126,12 +117,16 @@ class _Writer:
             "times_drawn": anchor.times_drawn,
         }
 
-    def _tokens(self, ids: Tensor) -> list[str]:
-        return [str(self.policy.tokenizer.decode([i])) for i in ids.tolist()]
+    def _text(self, ids: Tensor) -> str:
+        return self.engine.encoder.tokenizer.decode(ids, skip_special_tokens=True)
 
-    def _corrupted(self, encoded: EncodedPrompt) -> list[str]:
-        damaged = self.corruptor.corrupt(encoded, self.step)
-        return [_data_uri(self.policy.family.picture(image)) for image in damaged.images]
+    def _tokens(self, ids: Tensor) -> list[str]:
+        return [str(self.engine.encoder.tokenizer.decode([i])) for i in ids.tolist()]
+
+    def _corrupted(self, prompt: Prompt) -> list[str]:
+        corruptor = self.engine.corruptor
+        corrupted = corruptor.corrupt(self.engine.encoder.encode(prompt), self.step)
+        return [_data_uri(self.engine.encoder.family.picture(image)) for image in corrupted.images]
 
 
 def _numbers(values: Tensor) -> Sequence[float]:

@@ -1,31 +1,43 @@
-"""A whole run: start or resume, step by step, what is written down, and how it ends."""
+"""A whole run, with any engine: start or resume, step by step, what is written, and how it ends."""
 
 from __future__ import annotations
 
+import platform
+import shlex
 import sys
-from contextlib import ExitStack, suppress
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
+import torch
+import transformers
+
+from pivot import __version__
 from pivot.config import Config, from_dict, to_dict
+from pivot.engines.base import Engine
+from pivot.engines.local import LocalEngine
 from pivot.errors import UserError
 from pivot.evaluate.scoring import add_scores
-from pivot.rewards.judge import Judge
 from pivot.runs.card import write_card
-from pivot.runs.checkpoint import Checkpoint, CheckpointStore
-from pivot.runs.environment import environment
+from pivot.runs.checkpoint import Checkpoint, CheckpointStore, load_state, save_state
 from pivot.runs.evaluation import Evaluation
 from pivot.runs.folder import RunFolder
-from pivot.runs.guard import Guard
+from pivot.runs.guard import FormatWatch, GroupWatch, Guard, SpikeWatch, spike_message
 from pivot.runs.metrics import machine_metrics, step_metrics
 from pivot.runs.progress import Progress
-from pivot.runs.state import load_state, save_state, weights_path
-from pivot.runs.step_log import StepLog
-from pivot.runs.stopping import Stopped, Stopping
-from pivot.runs.trackers import open_sinks
+from pivot.runs.rollout_records import rollout_records
+from pivot.runs.stopping import Stopped, Stopping, StopRequest
+from pivot.runs.trackers import Tracker, open_trackers
 from pivot.training import build
 from pivot.training.prompts import Prompts, drop_long_prompts, training_prompts
+from pivot.training.trainer import StepOutcome
+
+OpenEngine = Callable[[Config, Path | None], Engine]
+"""From a configuration, and the checkpoint that training continues from, to an engine."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +47,7 @@ class RunResult:
     folder: Path
     steps: int
     finished: bool
-    """False when a signal stopped it; `--resume` goes on."""
+    """False if it was stopped; `--resume` continues it."""
 
 
 def train(config: Config, out: Path, *, quiet: bool = False) -> RunResult:
@@ -46,19 +58,225 @@ def train(config: Config, out: Path, *, quiet: bool = False) -> RunResult:
     """
     with RunFolder.create(out) as folder:
         folder.write_config(to_dict(config))
-        return _Run(config, folder, None, quiet).go()
+        return Run(config, folder, quiet=quiet).go(LocalEngine.open)
 
 
 def resume(out: Path, *, quiet: bool = False) -> RunResult:
-    """Go on exactly where a run stopped, as if it never had."""
+    """Continue exactly where a run stopped."""
     with RunFolder.open(out) as folder:
-        config = from_dict(folder.read_config())
-        return _Run(config, folder, find_start(folder, config), quiet).go()
+        return Run(from_dict(folder.read_config()), folder, resume=True, quiet=quiet).go(LocalEngine.open)
 
 
-def find_start(folder: RunFolder, config: Config) -> Checkpoint | None:
-    """Where a stopped run goes on; what came after that is set aside, files and rows."""
-    store = CheckpointStore(folder.path, config.checkpoint.keep_last)
+class Run:
+    """The parts of a run and the order in which they act."""
+
+    def __init__(
+        self,
+        config: Config,
+        folder: RunFolder,
+        *,
+        resume: bool = False,
+        quiet: bool = False,
+        stream: TextIO | None = None,
+        stopping: StopRequest | None = None,
+        reason_of: Callable[[BaseException], str] | None = None,
+        trackers: Callable[[], list[Tracker]] = list,
+    ) -> None:
+        """Sets up the folder.
+
+        Args:
+            stream: where progress is shown; standard output by default.
+            stopping: how the run is asked to stop; by default by signals.
+            reason_of: an error in one sentence, for run.json.
+            trackers: opens trackers besides those of the configuration.
+        """
+        self.config, self.folder = config, folder
+        self.store = CheckpointStore(folder.path, config.checkpoint.keep_last)
+        self.start = _find_start(folder, self.store) if resume else None
+        self.finished_steps = self.saved_step = self.start.step if self.start else 0
+        self.progress = Progress(
+            config.train.steps, first_step=self.finished_steps + 1, quiet=quiet, stream=stream
+        )
+        self.stopping = stopping or Stopping(config.checkpoint.stop_seconds)
+        self._reason_of = reason_of or _reason_of
+        self._more_trackers = trackers
+        self.scores: dict[int, float] = {}
+        """Validation accuracy by step."""
+        self.folder.update_status(**_environment(), status="running", reason=None)
+
+    def go(self, open_engine: OpenEngine) -> RunResult:
+        """Train to the end or to a stop; the folder has a status whatever happens."""
+        with self.recording_failure():
+            try:
+                with ExitStack() as stack:
+                    stack.enter_context(self.progress)
+                    stack.enter_context(self.stopping)
+                    self._begin(open_engine, stack)
+                    while self.finished_steps < self.config.train.steps and not self.stopping:
+                        self.stopping.stepping = True
+                        self._step()
+                    finished = self._finish()
+            except Stopped:
+                finished = False
+        reason = None if finished else self.stopping.reason
+        self.folder.update_status(status="finished" if finished else "stopped", reason=reason)
+        return RunResult(self.folder.path, self.finished_steps, finished)
+
+    @contextmanager
+    def recording_failure(self) -> Iterator[None]:
+        """Write the reason of an error in the block into run.json."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            self.folder.update_status(status="stopped", reason="interrupted twice")
+            raise
+        except BaseException as error:
+            with suppress(UserError):  # a full disk must not hide the first error
+                self.folder.update_status(status="failed", reason=self._reason_of(error))
+            raise
+
+    @cached_property
+    def prompts(self) -> Prompts:
+        """The training set."""
+        return training_prompts(self.config)
+
+    # Beginning ---------------------------------------------------------------------------------------------
+
+    def _begin(self, open_engine: OpenEngine, stack: ExitStack) -> None:
+        config, start = self.config, self.start
+        judge = build.build_judge(config)
+        stack.callback(judge.close)
+        self.progress.say(f"loading {config.model.path} and {config.data.train}")
+        prompts = self.prompts  # unusable data is an error before a model is loaded
+        engine = open_engine(config, start.path if start else None)
+        stack.callback(engine.close)
+        self.folder.update_status(engine=engine.name)
+        prompts = self._fitting(prompts, engine)
+        self.trainer = build.build_trainer(config, engine, prompts.by_id, judge, self.progress.clock)
+        self.evaluation = Evaluation(config, engine, judge, self.progress)
+        self._watch(engine)
+        self.validation = self.evaluation.validation_prompts()
+        self.sets = self.evaluation.final_sets()
+        self.trackers = [*open_trackers(self.folder.path, config), *self._more_trackers()]
+        for tracker in self.trackers:
+            stack.callback(tracker.close)
+        if start:
+            load_state(self.trainer, start.path)
+            self.progress.say(f"resuming after step {self.trainer.finished_steps} of {config.train.steps}")
+        else:
+            self._measure("before")
+        self.progress.say(
+            f"{config.method.name} on {config.model.path} ({engine.description}), {len(prompts)} prompts of "
+            f"{prompts.name}, {config.train.steps} steps of {config.train.prompts_per_step} x "
+            f"{config.rollout.responses}, into {self.folder.path}"
+        )
+        self.budgets = engine.budgets
+        self.progress.begin_steps()
+
+    def _watch(self, engine: Engine) -> None:
+        past, limit = self.folder.read_metrics(), self.config.train.max_bad_updates
+        self.guard = Guard(self.folder, limit, self.progress.say, engine.nonfinite_weights, past)
+        self.spikes, self.format, self.groups = SpikeWatch(past), FormatWatch(past), GroupWatch(past)
+
+    def _fitting(self, prompts: Prompts, engine: Engine) -> Prompts:
+        """The prompts within `rollout.max_prompt_tokens`; too few for a step are an error."""
+
+        def track(items: list) -> Iterator:
+            return self.progress.track(items, "measuring prompts", len(items))
+
+        limit, needed = self.config.rollout.max_prompt_tokens, self.config.train.prompts_per_step
+        fitting = drop_long_prompts(prompts, engine.encoder, limit, track)
+        for note in fitting.notes:
+            self.progress.say(note)
+        if len(fitting) < needed:
+            raise UserError(
+                f"only {len(fitting)} prompts of {prompts.name} fit into rollout.max_prompt_tokens={limit}; a step "
+                f"needs {needed}"
+            )
+        return fitting
+
+    # Steps -------------------------------------------------------------------------------------------------
+
+    def _step(self) -> dict[str, Any]:
+        """Take a step; write its metrics, and a checkpoint if one is due."""
+        config = self.config
+        outcome = self.trainer.step()
+        row = self._row(outcome)
+        self._write(outcome, row)
+        self.guard.observe(outcome)
+        if outcome.step % config.checkpoint.every == 0 or outcome.step == config.train.steps:
+            self._save()
+        self.progress.step_done(outcome.step, row)
+        self.finished_steps = outcome.step
+        for tracker in self.trackers:
+            tracker.write(outcome.step, row)
+        return row
+
+    def _row(self, outcome: StepOutcome) -> dict[str, Any]:
+        """The step's row of metrics.jsonl, with a validation if one is due; reports what a user should see."""
+        config, step = self.config, outcome.step
+        times = self.progress.clock.metrics()
+        row: dict[str, Any] = dict(step_metrics(outcome, config.method, self.trainer.sources.buffer))
+        row |= times | machine_metrics(times, row["rollout/tokens"]) | self._budgets(step)
+        spikes = self.spikes.spikes(row)
+        self.spikes.add(row)
+        for sentence in (spike_message(spikes), self.format.add(row), self.groups.add(row)):
+            if sentence:
+                self.progress.say(f"step {step}: {sentence}")
+        row |= spikes
+        if self.validation and (step % config.eval.every == 0 or step == config.train.steps):
+            row |= self.evaluation.validate(self.validation)
+            self.scores[step] = row["eval/accuracy"]
+        return row
+
+    def _budgets(self, step: int) -> dict[str, int]:
+        """The token budgets, which running out of memory halves; reports a change."""
+        budgets = self.trainer.engine.budgets
+        for name, tokens in budgets.items():
+            if tokens != self.budgets[name]:
+                self.progress.say(f"step {step}: out of memory; {name} is {tokens} from now on")
+        self.budgets = budgets
+        return {f"memory/{name}": tokens for name, tokens in budgets.items()}
+
+    def _write(self, outcome: StepOutcome, row: dict[str, Any]) -> None:
+        """The metrics last: a step without them was not finished."""
+        log, step, selection = self.config.log, outcome.step, outcome.selection
+        for reason in selection.unreadable:
+            self.progress.say(f"step {step}: {reason}; the prompt is skipped")
+        if not selection.kept and not selection.nonfinite:
+            self.progress.say(
+                f"step {step}: no group has both right and wrong responses; the weights stay the same"
+            )
+        if log.rollouts_per_step and (step % log.rollouts_every == 0 or step in (1, self.config.train.steps)):
+            self.folder.append_rollouts(rollout_records(outcome, self.trainer.engine, log.rollouts_per_step))
+        self.folder.append_metrics(row)
+
+    def _save(self) -> None:
+        trainer, step = self.trainer, self.trainer.finished_steps
+        self.guard.check_weights(step)
+        self.store.save(step, lambda folder: save_state(trainer, folder), score=self.scores.get(step))
+        self.saved_step = step
+
+    # The end -----------------------------------------------------------------------------------------------
+
+    def _finish(self) -> bool:
+        """Save what is not saved yet; at the end of training also the second half of the table and the card."""
+        if self.finished_steps > self.saved_step:
+            self._save()
+        self.stopping.stepping = False
+        if self.finished_steps < self.config.train.steps:
+            return False
+        self._measure("after")
+        write_card(self.folder.path, self.config)
+        return True
+
+    def _measure(self, when: str) -> None:
+        if self.sets:
+            add_scores(self.folder.path / "eval" / "scores.json", self.evaluation.table(self.sets, when))
+
+
+def _find_start(folder: RunFolder, store: CheckpointStore) -> Checkpoint | None:
+    """The checkpoint to continue from; later rows and checkpoints are set aside."""
     store.clean_leftovers()
     start = _last_good(store)
     step = start.step if start else 0
@@ -68,154 +286,32 @@ def find_start(folder: RunFolder, config: Config) -> Checkpoint | None:
 
 
 def _last_good(store: CheckpointStore) -> Checkpoint | None:
-    """Where to go on; None if no step was ever saved. Reports damaged checkpoints; raises if none is usable."""
+    """None if no step was ever saved. Reports damaged checkpoints; raises if none is usable."""
     damaged: list[str] = []
     start = store.latest_good(report=damaged.append)
     if start is None and damaged:
         raise UserError(
-            f"{store.folder} holds no checkpoint that can be used: {'; '.join(damaged)}; restore one, or begin again "
-            "with another --out"
+            f"{store.folder} holds no usable checkpoint: {'; '.join(damaged)}; restore one, or start again with "
+            "another --out"
         )
     if start is not None:
         for sentence in damaged:
-            print(f"{sentence}; going on from {start.path.name}", file=sys.stderr)
+            print(f"{sentence}; resuming from {start.path.name}", file=sys.stderr)
     return start
 
 
-class _Run:
-    """The parts of a run and the order in which they act."""
+def _reason_of(error: BaseException) -> str:
+    return str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
 
-    def __init__(self, config: Config, folder: RunFolder, start: Checkpoint | None, quiet: bool) -> None:
-        self.config, self.folder, self.start = config, folder, start
-        first_step = start.step + 1 if start else 1
-        self.progress = Progress(config.train.steps, first_step=first_step, quiet=quiet)
-        self.store = CheckpointStore(folder.path, config.checkpoint.keep_last)
-        self.stopping = Stopping(config.checkpoint.stop_seconds)
-        past = folder.read_metrics()
-        self.log = StepLog(config, folder, self.progress.say, past)
-        self.guard = Guard(folder, config.train.max_bad_updates, self.progress.say)
-        self.guard.recall(past)
-        self.scores: dict[int, float] = {}
-        """Validation accuracy by step."""
-        self.finished_steps = self.saved_step = start.step if start else 0
 
-    def go(self) -> RunResult:
-        """Set up, train, and leave the folder with a status whatever happens."""
-        self.folder.update_status(**environment(), status="running", reason=None)
-        try:
-            with ExitStack() as stack:
-                stack.enter_context(self.progress)
-                stack.enter_context(self.stopping)
-                judge = build.build_judge(self.config)
-                stack.callback(judge.close)
-                finished = self._train(judge, stack)
-        except Stopped:
-            finished = False
-        except KeyboardInterrupt:
-            self.folder.update_status(status="stopped", reason="interrupted twice")
-            raise
-        except BaseException as error:
-            reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-            with suppress(UserError):  # a full disk must not hide what went wrong
-                self.folder.update_status(status="failed", reason=reason)
-            raise
-        reason = None if finished else self.stopping.reason
-        self.folder.update_status(status="finished" if finished else "stopped", reason=reason)
-        return RunResult(self.folder.path, self.finished_steps, finished)
-
-    def _train(self, judge: Judge, stack: ExitStack) -> bool:
-        config = self.config
-        self.progress.say(f"loading {config.model.path} and {config.data.train}")
-        prompts = training_prompts(config)
-        lora = bool(config.model.lora_rank)
-        policy = build.load_model(config, weights_path(self.start.path, lora) if self.start else None)
-        prompts = self._fit(prompts, policy)
-        self.trainer = build.build_trainer(config, policy, prompts.by_id, judge, self.progress.clock)
-        evaluation = Evaluation(config, judge, self.progress)
-        watched = evaluation.validation_prompts()
-        sets = evaluation.final_sets()
-        sinks = open_sinks(config.log, self.folder.path, config)
-        for sink in sinks:
-            stack.callback(sink.close)
-        if self.start:
-            load_state(self.trainer, self.start.path)
-            self.progress.say(f"going on after step {self.trainer.finished_steps} of {config.train.steps}")
-        elif sets:
-            add_scores(self._scores, evaluation.table(policy, sets, "before"))
-        self._announce(prompts)
-        self.budgets = self.trainer.budgets
-        self.progress.begin_steps()
-        while self.finished_steps < config.train.steps and not self.stopping:
-            self.stopping.stepping = True
-            row = self._step(evaluation, watched)
-            self.finished_steps = self.trainer.finished_steps
-            for sink in sinks:
-                sink.write(int(row["step"]), row)
-        if self.finished_steps > self.saved_step:
-            self._save()
-        self.stopping.stepping = False
-        finished = self.finished_steps >= config.train.steps
-        if finished and sets:
-            add_scores(self._scores, evaluation.table(policy, sets, "after"))
-        if finished:
-            write_card(self.folder.path, config)
-        return finished
-
-    @property
-    def _scores(self) -> Path:
-        return self.folder.path / "eval" / "scores.json"
-
-    def _fit(self, prompts: Prompts, policy) -> Prompts:
-        def track(items):
-            return self.progress.track(items, "encoding prompts", len(items))
-
-        fitting = drop_long_prompts(prompts, policy, self.config.rollout.max_prompt_tokens, track)
-        for note in fitting.notes:
-            self.progress.say(note)
-        if len(fitting) < self.config.train.prompts_per_step:
-            raise UserError(
-                f"only {len(fitting)} prompts of {prompts.name} fit into rollout.max_prompt_tokens="
-                f"{self.config.rollout.max_prompt_tokens}; a step needs {self.config.train.prompts_per_step}"
-            )
-        return fitting
-
-    def _announce(self, prompts: Prompts) -> None:
-        config = self.config
-        self.progress.say(
-            f"{config.method.name} on {config.model.path} ({self.trainer.policy.num_parameters / 1e6:.1f}M weights), "
-            f"{len(prompts)} prompts of {prompts.name}, {config.train.steps} steps of "
-            f"{config.train.prompts_per_step} x {config.rollout.responses}, into {self.folder.path}"
-        )
-
-    def _step(self, evaluation: Evaluation, watched: list) -> dict[str, Any]:
-        config, trainer = self.config, self.trainer
-        lr = build.learning_rate(config, trainer.finished_steps + 1)
-        trainer.updater.optimizer.set_lr(lr)
-        outcome = trainer.step()
-        times = self.progress.clock.metrics()
-        row: dict[str, Any] = dict(step_metrics(outcome, trainer.method, trainer.sources.buffer, lr))
-        row |= times | machine_metrics(times, row["rollout/tokens"]) | self._budgets(outcome.step)
-        row |= self.log.notice(row)
-        if watched and (outcome.step % config.eval.every == 0 or outcome.step == config.train.steps):
-            row |= evaluation.validate(trainer.policy, watched)
-            self.scores[outcome.step] = row["eval/accuracy"]
-        self.log.write(outcome, trainer, row)
-        self.guard.observe(outcome, trainer.policy)
-        if outcome.step % config.checkpoint.every == 0 or outcome.step == config.train.steps:
-            self._save()
-        self.progress.step_done(outcome.step, row)
-        return row
-
-    def _budgets(self, step: int) -> dict[str, int]:
-        """The token budgets, which running out of memory halves; a change is reported."""
-        for name, tokens in self.trainer.budgets.items():
-            if tokens != self.budgets[name]:
-                self.progress.say(f"step {step}: out of memory; {name} is {tokens} from now on")
-        self.budgets = self.trainer.budgets
-        return {f"memory/{name}": tokens for name, tokens in self.budgets.items()}
-
-    def _save(self) -> None:
-        trainer, step = self.trainer, self.trainer.finished_steps
-        self.guard.check_weights(trainer.policy, step)
-        self.store.save(step, lambda folder: save_state(trainer, folder), score=self.scores.get(step))
-        self.saved_step = step
+def _environment() -> dict[str, Any]:
+    """Versions, machine and command, for run.json."""
+    return {
+        "pivot": __version__,
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "command": shlex.join(sys.argv),
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+    }

@@ -1,4 +1,4 @@
-"""How a run is stopped from outside: Ctrl-C, or a scheduler that takes the machine back."""
+"""How a run is stopped: Ctrl-C, or a scheduler that needs the machine."""
 
 from __future__ import annotations
 
@@ -6,25 +6,39 @@ import os
 import signal
 from contextlib import suppress
 from types import FrameType, TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 STOPPED = 3
 """Exit code of a run that a signal stopped and that can be resumed."""
 LAST_SECONDS = 10.0
-"""For closing everything once a step is abandoned; then the process just ends."""
+"""For closing everything once a step is abandoned; then the process exits."""
 
 
 class Stopped(BaseException):
     """Nothing is left to finish, or no time to finish it."""
 
 
+class StopRequest(Protocol):
+    """Whether and why a run is to stop after its step; true once that was requested."""
+
+    stepping: bool
+    """Set while a step is worth finishing."""
+
+    @property
+    def reason(self) -> str: ...
+    def __bool__(self) -> bool: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
 class Stopping:
     """SIGINT, SIGTERM and SIGHUP end a run after its step, with a checkpoint; a second SIGINT ends it at once.
 
-    While `stepping` is false (something is loaded or evaluated) there is nothing to lose, and the first signal
-    ends it at once too. A step that takes longer than `patience` seconds after the signal is abandoned: the last
-    checkpoint stays, and the run goes on from there.
+    While `stepping` is false (a model is being loaded or evaluated) the first signal ends it at once too. A step that
+    takes longer than `patience` seconds after the signal is abandoned: the run resumes from the last checkpoint.
     """
 
     def __init__(self, patience: float) -> None:
@@ -35,7 +49,7 @@ class Stopping:
         self._before: dict[signal.Signals, Any] = {}
 
     def __bool__(self) -> bool:
-        """Whether a signal has come."""
+        """Whether a signal has arrived."""
         return self.signal is not None
 
     @property
@@ -46,11 +60,11 @@ class Stopping:
 
     def __enter__(self) -> Self:
         try:
-            # Under nohup, or where a scheduler wants it so, a signal is ignored and stays so.
+            # Signals that are ignored, e.g. under nohup, stay ignored.
             heard = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
             self._before = {number: signal.signal(number, self._stop) for number in heard}
             self._before[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._abandon)
-        except ValueError:  # not the main thread: signals belong to somebody else
+        except ValueError:  # not the main thread, which alone may set handlers
             self._before = {}
         return self
 
@@ -71,17 +85,17 @@ class Stopping:
         if not self.stepping:
             raise Stopped
         signal.setitimer(signal.ITIMER_REAL, self._patience)
-        _say(f"{self.signal.name}: finishing this step, then saving (Ctrl-C to leave at once)")
+        _say(f"{self.signal.name}: finishing this step, then saving (Ctrl-C to quit at once)")
 
     def _abandon(self, _: int, __: FrameType | None) -> None:
         if self.abandoned:
-            os._exit(STOPPED)  # something did not let go
+            os._exit(STOPPED)  # closing takes too long
         self.abandoned = True
         signal.setitimer(signal.ITIMER_REAL, LAST_SECONDS)
         raise Stopped
 
 
 def _say(sentence: str) -> None:
-    """Straight to standard error: the signal may have come in the middle of another line's printing."""
+    """Directly to standard error: the signal may have interrupted another print."""
     with suppress(OSError):
         os.write(2, f"{sentence}\n".encode())

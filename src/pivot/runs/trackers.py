@@ -1,38 +1,33 @@
-"""Metrics for TensorBoard and Weights & Biases, beside metrics.jsonl, through their own libraries."""
+"""Metrics for TensorBoard and Weights & Biases, besides metrics.jsonl, through their own libraries."""
 
 from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
 
 from pivot.config.loading import to_dict
-from pivot.config.sections import Config, LogConfig
+from pivot.config.sections import Config
 from pivot.errors import UserError
 
 
-class Sink(Protocol):
-    """Takes the metrics of a step."""
+class Tracker(Protocol):
+    """Receives the metrics of each step."""
 
     def write(self, step: int, metrics: Mapping[str, Any]) -> None: ...
     def close(self) -> None: ...
 
 
-def open_sinks(log: LogConfig, run_dir: Path, config: Config) -> list[Sink]:
-    """The sinks that `log` asks for; a resumed run goes on in the same event folder and the same W&B run."""
-    sinks: list[Sink] = []
-    if log.tensorboard:
-        sinks.append(TensorBoardSink(run_dir / "tensorboard"))
-    if log.wandb is not None:
-        sinks.append(WandbSink(log.wandb, run_dir, config))
-    return sinks
+def open_trackers(run: Path, config: Config) -> list[Tracker]:
+    """The trackers that the `log` section asks for; a resumed run continues in the same event folder and W&B run."""
+    return [tracker for open_one in TRACKERS if (tracker := open_one(run, config)) is not None]
 
 
 def scalars(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers among the metrics: lists, None, text and the step itself are left out."""
+    """The numbers among the metrics, without the step."""
     return {
         key: float(value)
         for key, value in metrics.items()
@@ -40,7 +35,7 @@ def scalars(metrics: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-class TensorBoardSink:
+class TensorBoardTracker:
     """Event files in the run's folder; `tensorboard --logdir RUN` shows them."""
 
     def __init__(self, folder: Path):
@@ -56,16 +51,16 @@ class TensorBoardSink:
         self._writer.close()
 
 
-class WandbSink:
+class WandbTracker:
     """A W&B run named after the run's folder; WANDB_MODE=offline keeps it on this machine."""
 
-    def __init__(self, project: str, run_dir: Path, config: Config):
+    def __init__(self, project: str, run: Path, config: Config):
         wandb = _require("wandb", "log.wandb")
         self._run = wandb.init(
             project=project,
-            name=run_dir.name,
-            dir=str(run_dir),
-            id=_run_id(run_dir),
+            name=run.name,
+            dir=str(run),
+            id=_run_id(run),
             resume="allow",
             config=to_dict(config),
         )
@@ -77,11 +72,23 @@ class WandbSink:
         self._run.finish()
 
 
-def _run_id(run_dir: Path) -> str:
-    """The id that the run's folder was given when it was first logged, so that resuming continues it."""
-    file = run_dir / "wandb_id"
+def _tensorboard(run: Path, config: Config) -> Tracker | None:
+    return TensorBoardTracker(run / "tensorboard") if config.log.tensorboard else None
+
+
+def _wandb(run: Path, config: Config) -> Tracker | None:
+    return None if config.log.wandb is None else WandbTracker(config.log.wandb, run, config)
+
+
+TRACKERS: tuple[Callable[[Path, Config], Tracker | None], ...] = (_tensorboard, _wandb)
+"""Each opens a tracker if the configuration asks for it."""
+
+
+def _run_id(run: Path) -> str:
+    """The id of the folder's W&B run, so that resuming continues it."""
+    file = run / "wandb_id"
     if not file.exists():
-        file.write_text(f"{run_dir.name[:40]}-{os.urandom(4).hex()}\n", encoding="utf-8")
+        file.write_text(f"{run.name[:40]}-{os.urandom(4).hex()}\n", encoding="utf-8")
     return file.read_text(encoding="utf-8").strip()
 
 

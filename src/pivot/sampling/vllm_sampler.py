@@ -17,7 +17,7 @@ from PIL import Image
 from pivot.data.images import open_rgb
 from pivot.errors import UserError
 from pivot.models.corruption import GREY
-from pivot.models.loading import ModelOptions, load_outline
+from pivot.models.loading import ModelOptions, load_tokenizer_only
 from pivot.sampling.base import SampleRequest
 from pivot.seeding import stable_seed
 from pivot.types import Prompt, Response
@@ -45,7 +45,7 @@ class VllmSampler:
 
     def __init__(self, folder: Path, options: ModelOptions | None = None) -> None:
         options = options or ModelOptions()
-        self.outline = load_outline(folder, options)
+        self.outline = load_tokenizer_only(folder, options)
         settings = self.outline.family.processor_settings()
         self._llm = _start(folder, options, settings, self._context())
 

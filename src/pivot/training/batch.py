@@ -1,62 +1,53 @@
-"""The groups a step trains on, as padded tensors. Rows stand group by group; a minibatch is a run of groups."""
+"""The groups that a step trains on, as padded tensors. Rows follow the groups; a minibatch is a range of groups."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from pivot.engines.packing import first_rows, pad_rows
 from pivot.errors import UserError
-from pivot.models.encoding import EncodedPrompt
+from pivot.method import Batch
 from pivot.models.rows import PromptWithResponses
 from pivot.seeding import stable_seed
-from pivot.training.packing import pad_rows
 from pivot.types import Anchor, Response, RolloutGroup
 
 
-@dataclass
-class StepBatch:
-    """P groups of G responses: B = P*G rows of at most T tokens."""
+def unit_of(group: RolloutGroup, responses: Sequence[Tensor]) -> PromptWithResponses:
+    """A group's prompt with some responses, for an engine."""
+    assert group.prepared is not None, "prepared by the engine when it was drawn"
+    return PromptWithResponses(group.prepared, responses)
 
-    groups: list[RolloutGroup]
-    units: list[PromptWithResponses]
-    minibatch_groups: int
-    mask_BT: Tensor
-    clean_logprobs_BT: Tensor
-    """log p at the weights of the step's start."""
-    old_logprobs_BT: Tensor
-    """The ratio's denominator: the same, but what was recorded for an experience in the group (Off-PG)."""
-    entropy_BT: Tensor
-    rewards_PG: Tensor
-    format_PG: Tensor
-    off_policy_B: Tensor
-    """Rows that are old experiences, not samples of this step."""
-    anchor_logprob_B: Tensor
-    """Mean token log-prob of the row's anchor (`seq_sum`: their sum); NaN where there is none."""
-    anchor_logprobs_BT: Tensor
-    """The anchor's log-probs by token index; NaN past its end and where there is none."""
-    corrupted_logprobs_BT: Tensor | None = None
-    reference_logprobs_BT: Tensor | None = None
 
-    @property
-    def correct_B(self) -> Tensor:
-        return (self.rewards_PG > 0.5).flatten()
+def units_of(groups: Sequence[RolloutGroup]) -> list[PromptWithResponses]:
+    """The prompts of the groups with their responses."""
+    return [unit_of(group, [r.token_ids_T for r in group.responses]) for group in groups]
 
-    @property
-    def minibatch_B(self) -> Tensor:
-        """Which minibatch a row belongs to."""
-        sizes = torch.tensor([len(groups) for groups in self.minibatches()])
-        return torch.arange(len(sizes)).repeat_interleave(sizes * self.rewards_PG.shape[1])
 
-    def minibatches(self) -> list[range]:
-        """The groups of each update. A last one below half the size joins the one before it."""
-        starts = list(range(0, len(self.groups), self.minibatch_groups))
-        if len(starts) > 1 and 2 * (len(self.groups) - starts[-1]) < self.minibatch_groups:
-            starts.pop()
-        return [range(start, end) for start, end in zip(starts, [*starts[1:], len(self.groups)], strict=True)]
+def minibatches(
+    groups: Sequence[RolloutGroup], batch: Batch, *, with_targets: bool = False
+) -> Iterator[tuple[list[PromptWithResponses], Batch]]:
+    """The prompts and rows of each update; with `with_targets` the anchors are rows of their own (Off-SFT)."""
+    units = units_of(groups)
+    if with_targets:
+        units, batch = _add_targets(groups, units, batch)
+    minibatch_B = batch.given("minibatch_B")
+    of_unit = minibatch_B[first_rows(units)].tolist()
+    for m in dict.fromkeys(of_unit):
+        chosen = [unit for unit, minibatch in zip(units, of_unit, strict=True) if minibatch == m]
+        yield chosen, batch.select((minibatch_B == m).nonzero()[:, 0])
+
+
+def minibatch_sizes(num_groups: int, minibatch_groups: int) -> list[int]:
+    """Groups per update. A last minibatch below half the size joins the one before it."""
+    starts = list(range(0, num_groups, minibatch_groups))
+    if len(starts) > 1 and 2 * (num_groups - starts[-1]) < minibatch_groups:
+        starts.pop()
+    return [end - start for start, end in zip(starts, [*starts[1:], num_groups], strict=True)]
 
 
 def shuffled(groups: Sequence[RolloutGroup], seed: int, step: int) -> list[RolloutGroup]:
@@ -86,14 +77,8 @@ def with_experience(group: RolloutGroup) -> RolloutGroup:
     return replace(group, responses=[*group.responses[:-1], old])
 
 
-def build_batch(
-    groups: Sequence[RolloutGroup],
-    encoded: Mapping[str, EncodedPrompt],
-    *,
-    minibatch_groups: int,
-    sum_anchor: bool = False,
-) -> StepBatch:
-    """Tensors of the groups in their order; `sum_anchor` for the gap of whole sequences (`seq_sum`)."""
+def build_batch(groups: Sequence[RolloutGroup], *, minibatch_groups: int, sum_anchor: bool = False) -> Batch:
+    """The rows of the groups, in their order; `sum_anchor` for the gap of whole sequences (`seq_sum`)."""
     rows = [(group, response) for group in groups for response in group.responses]
     is_old = [_is_experience(group, response) for group, response in rows]
     clean = [
@@ -102,29 +87,52 @@ def build_batch(
     ]
 
     def padded(values: Iterable[Tensor | None]) -> Tensor:
-        """NaN rows for what the sampler did not say."""
+        """NaN rows for values that sampling did not return."""
         unknown = (torch.full((len(r),), torch.nan) for _, r in rows)
         return pad_rows([u if v is None else v for u, v in zip(unknown, values, strict=True)], width)
 
     # Wide enough for the anchors too: Off-SFT puts them into the same rows.
     width = max([len(r) for _, r in rows] + [len(g.anchor.token_ids_T) for g in groups if g.anchor])
     means, by_index = zip(*(_anchor_row(group.anchor, width, sum_anchor) for group, _ in rows), strict=True)
-    return StepBatch(
-        groups=list(groups),
-        units=[
-            PromptWithResponses(encoded[g.prompt.id], [r.token_ids_T for r in g.responses]) for g in groups
-        ],
-        minibatch_groups=minibatch_groups,
+    group_size = len(groups[0].responses)
+    sizes = torch.tensor(minibatch_sizes(len(groups), minibatch_groups))
+    return Batch(
         mask_BT=pad_rows([torch.ones(len(response)) for _, response in rows], width).bool(),
+        rewards_B=torch.tensor([g.accuracies for g in groups]).flatten(),
+        format_B=torch.tensor([response.reward.format if response.reward else 0.0 for _, response in rows]),
+        group_size=group_size,
+        minibatch_B=torch.arange(len(sizes)).repeat_interleave(sizes * group_size),
         clean_logprobs_BT=padded(clean),
-        old_logprobs_BT=padded(response.logprobs_T for _, response in rows),
         entropy_BT=padded(response.entropy_T for _, response in rows),
-        rewards_PG=torch.tensor([g.accuracies for g in groups]),
-        format_PG=torch.tensor([[r.reward.format if r.reward else 0.0 for r in g.responses] for g in groups]),
+        old_logprobs_BT=padded(response.logprobs_T for _, response in rows),
         off_policy_B=torch.tensor(is_old),
         anchor_logprob_B=torch.stack(means),
         anchor_logprobs_BT=torch.stack(by_index),
     )
+
+
+def _add_targets(
+    groups: Sequence[RolloutGroup], units: Sequence[PromptWithResponses], batch: Batch
+) -> tuple[list[PromptWithResponses], Batch]:
+    """Off-SFT: each group's anchor becomes a row of its own after the group's responses.
+
+    Of such a row only the mask and `target_B` are read; the rest repeats the group's last response.
+    """
+    extended: list[PromptWithResponses] = []
+    source: list[int] = []
+    target_length: list[int | None] = []
+    for group, unit, first in zip(groups, units, first_rows(units), strict=True):
+        extra = [group.anchor.token_ids_T] if group.anchor else []
+        last = first + len(unit.responses) - 1
+        extended.append(PromptWithResponses(unit.prompt, [*unit.responses, *extra]))
+        source += [*range(first, last + 1), *(last for _ in extra)]
+        target_length += [*(None for _ in unit.responses), *map(len, extra)]
+    rows = batch.take(torch.tensor(source))
+    for row_T, length in zip(rows.mask_BT, target_length, strict=True):
+        if length is not None:
+            row_T[:] = torch.arange(len(row_T)) < length
+    is_target_B = torch.tensor([length is not None for length in target_length])
+    return extended, replace(rows, target_B=is_target_B)
 
 
 def _is_experience(group: RolloutGroup, response: Response) -> bool:

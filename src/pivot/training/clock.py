@@ -1,4 +1,4 @@
-"""Time by phase; knows nothing of how it is shown."""
+"""Seconds per phase of a step."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from contextlib import contextmanager
 class PhaseClock:
     """Seconds spent in named phases since the last `restart`.
 
-    Phases may nest: time counts for the innermost one, so that the phases of a step never add up to more
-    than the step.
+    Phases may nest: time counts for the innermost one, so that the phases of a step never add up to more than the
+    step.
     """
 
     def __init__(
@@ -20,7 +20,7 @@ class PhaseClock:
         on_change: Callable[[str | None], None] = lambda phase: None,
         processor: Callable[[], float] = time.process_time,
     ):
-        """`on_change` is told the innermost phase whenever it changes."""
+        """`on_change` is called with the innermost phase whenever it changes."""
         self._now, self._processor = now, processor
         self._on_change = on_change
         self._running: list[str] = []
@@ -30,7 +30,7 @@ class PhaseClock:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Count what happens inside for `name`; entering a phase again adds to it."""
+        """Count the block's time for `name`; entering a phase again adds to it."""
         self._settle()
         self._running.append(name)
         self._on_change(name)
@@ -43,7 +43,7 @@ class PhaseClock:
 
     @property
     def running(self) -> str | None:
-        """The innermost phase now."""
+        """The innermost phase."""
         return self._running[-1] if self._running else None
 
     @property
@@ -52,13 +52,13 @@ class PhaseClock:
         return self._now() - self._started
 
     def restart(self) -> None:
-        """Forget all times; a phase that is running goes on from here."""
+        """Reset all times; running phases count from now on."""
         self._since = self._started = self._now()
         self._processor_started = self._processor()
         self.phases = {}
 
     def metrics(self) -> dict[str, float]:
-        """`time/step`, `time/PHASE`, `time/other` on the wall, `time/share_PHASE` of the step, and `time/processor`."""
+        """`time/step`, `time/PHASE` and `time/other` by the wall clock, `time/share_PHASE`, and `time/processor`."""
         self._settle()
         step, processor = self.elapsed, self._processor() - self._processor_started
         named = {**self.phases, "other": max(0.0, step - sum(self.phases.values()))}
@@ -67,7 +67,7 @@ class PhaseClock:
         return {"time/step": step, **times, **shares, "time/processor": processor}
 
     def _settle(self) -> None:
-        """Book the time since the last change on the phase that ran."""
+        """Add the time since the last change to the running phase."""
         now = self._now()
         if self._running:
             name = self._running[-1]

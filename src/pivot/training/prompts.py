@@ -12,7 +12,7 @@ import torch
 from pivot.config import Config, DataConfig
 from pivot.data import DataSpec, load
 from pivot.errors import UserError
-from pivot.models.policy import Policy
+from pivot.models.encoding import PromptEncoder
 from pivot.tiny import procedural
 from pivot.types import Prompt
 
@@ -21,7 +21,7 @@ PROCEDURAL = "tiny"
 
 @dataclass
 class Prompts:
-    """A set of prompts by id, and what was left out of it."""
+    """A set of prompts by id, and notes on what was left out."""
 
     name: str
     by_id: dict[str, Prompt]
@@ -32,7 +32,7 @@ class Prompts:
 
 
 def load_prompts(name: str, split: str, size: int | None, data: DataConfig) -> Prompts:
-    """The prompts of one split; rows that cannot be used are named in `notes`."""
+    """The prompts of one split; `notes` names the rows that cannot be used."""
     if name == PROCEDURAL:
         found = procedural.dataset(split, size or 512, tasks=data.tasks or None)
         return Prompts(f"{name}-{split}", {prompt.id: prompt for prompt in found})
@@ -63,20 +63,20 @@ def load_prompts(name: str, split: str, size: int | None, data: DataConfig) -> P
 
 
 def training_prompts(config: Config) -> Prompts:
-    """The training set; refused at the start when a step cannot be filled from it."""
+    """The training set; an error if it cannot fill a step."""
     prompts = load_prompts(config.data.train, config.data.split, config.data.size, config.data)
     need = config.train.prompts_per_step
     if len(prompts) < need:
         raise UserError(
             f"{prompts.name} has {len(prompts)} prompts, but train.prompts_per_step is {need}; "
-            f"lower it to {len(prompts)} or less, or give more data"
+            f"lower it to {len(prompts)} or less, or use more data"
         )
     return prompts
 
 
-def drop_long_prompts(prompts: Prompts, policy: Policy, limit: int, track) -> Prompts:
-    """Leave out prompts of more than `limit` tokens: they are never cut, least of all through an image."""
-    long = [p.id for p in track(list(prompts.by_id.values())) if policy.encoder.count_tokens(p) > limit]
+def drop_long_prompts(prompts: Prompts, encoder: PromptEncoder, limit: int, track) -> Prompts:
+    """Leave out prompts of more than `limit` tokens; prompts are never truncated."""
+    long = [p.id for p in track(list(prompts.by_id.values())) if encoder.count_tokens(p) > limit]
     if not long:
         return prompts
     kept = {name: p for name, p in prompts.by_id.items() if name not in set(long)}
@@ -85,9 +85,9 @@ def drop_long_prompts(prompts: Prompts, policy: Policy, limit: int, track) -> Pr
 
 
 def expert_demonstrations(
-    config: Config, prompts: Mapping[str, Prompt], policy: Policy
+    config: Config, prompts: Mapping[str, Prompt], encoder: PromptEncoder
 ) -> dict[str, torch.Tensor]:
-    """Token ids of an expert's response by prompt id, closed with the end of turn; empty unless the method asks."""
+    """Token ids of expert responses by prompt id, with the end of turn; empty unless the method needs them."""
     if config.method.anchor_source != "expert":
         return {}
     if config.data.experts is not None:
@@ -96,20 +96,19 @@ def expert_demonstrations(
         texts = {name: procedural.solution(prompt) for name, prompt in prompts.items()}
     else:
         raise UserError(
-            f"method {config.method.name} compares with expert demonstrations, but data.experts is not set; "
-            'give a JSON lines file of {"id": ..., "response": ...}'
+            f"method {config.method.name} needs expert demonstrations, but data.experts is not set; "
+            'set it to a JSON lines file of {"id": ..., "response": ...}'
         )
     known = {name: text for name, text in texts.items() if name in prompts}
     if not known:
         raise UserError(f"none of the {len(texts)} ids in data.experts is a prompt of {config.data.train}")
-    return {name: _tokenize(text, policy) for name, text in known.items()}
+    return {name: _tokenize(text, encoder) for name, text in known.items()}
 
 
-def _tokenize(text: str, policy: Policy) -> torch.Tensor:
-    ids: Sequence[int] = policy.tokenizer(text, add_special_tokens=False, split_special_tokens=True)[
-        "input_ids"
-    ]
-    return torch.tensor([*ids, policy.tokenizer.eos_token_id])
+def _tokenize(text: str, encoder: PromptEncoder) -> torch.Tensor:
+    tokenizer = encoder.tokenizer
+    ids: Sequence[int] = tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+    return torch.tensor([*ids, tokenizer.eos_token_id])
 
 
 def _read_experts(path: Path) -> dict[str, str]:

@@ -2,171 +2,166 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
+from torch import Tensor
 
-from pivot.errors import UserError
+from pivot.engines.base import Engine, ScoreRequest, Skipped
 from pivot.experience import ReplayGate, StoredResponse
-from pivot.method import Allocation, Method, TokenScores, allocate_advantage
-from pivot.models.encoding import EncodedPrompt, UnreadablePrompt
-from pivot.models.policy import Policy
+from pivot.method import Batch, Diagnostics, Method, allocate_advantage
+from pivot.models.encoding import UnreadablePrompt
 from pivot.models.rows import PromptWithResponses
 from pivot.rewards.judge import Judge
-from pivot.sampling import sample_responses
+from pivot.sampling import SampleRequest, Sampling
 from pivot.training.anchors import AnchorScores, AnchorSelector
-from pivot.training.batch import StepBatch, build_batch, shuffled, with_experience
+from pivot.training.batch import build_batch, minibatches, shuffled, units_of, with_experience
 from pivot.training.clock import PhaseClock
-from pivot.training.lookahead import Lookahead
-from pivot.training.memory import within_memory
-from pivot.training.plan import StepPlan
-from pivot.training.scoring import Scorer
-from pivot.training.selection import PromptDraw, Quotas, Selection, Sources
-from pivot.training.update import Skipped, Updater, UpdateSummary
-from pivot.types import Prompt, Response, RolloutGroup
+from pivot.training.selection import Quotas, Selection, Sources
+from pivot.types import Response, RolloutGroup
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    """The sizes of a step."""
+
+    prompts: int
+    """N, groups trained on."""
+    minibatch_prompts: int
+    responses: int
+    """G."""
+    max_tries: int
+    """Rounds of dynamic sampling."""
+    sampling: Sampling
+    seed: int
+    learning_rate: Callable[[int], float]
+    """By step."""
+    oversample: bool = True
+    """Sample more prompts than are missing, by the share that the filter recently dropped."""
+    recompute_logprobs: bool = False
+    """Compute log-probs and entropies in a pass of their own even if sampling returns them."""
+    store_logprobs: bool = False
+    """Store the log-probs of successful responses with them (Off-PG)."""
+
+
+@dataclass
+class UpdateSummary:
+    """The updates of a step; terms are means over those that were made."""
+
+    terms: dict[str, float] = field(default_factory=dict)
+    grad_norms: list[float] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)
+
+    @property
+    def num_updates(self) -> int:
+        return len(self.grad_norms)
 
 
 @dataclass
 class StepOutcome:
-    """Everything a step saw, for metrics and records."""
+    """Everything about a step, for metrics and records."""
 
     step: int
+    lr: float
     selection: Selection
     replay_active: bool
-    anchors: AnchorScores
-    batch: StepBatch | None = None
-    allocation: Allocation | None = None
+    anchors: AnchorScores = field(default_factory=AnchorScores)
+    groups: list[RolloutGroup] = field(default_factory=list)
+    """What was trained on, in the order of the batch's rows."""
+    batch: Batch | None = None
+    diagnostics: Diagnostics | None = None
     update: UpdateSummary | None = None
 
 
 @dataclass
 class Trainer:
-    """Owns the walk of one step; everything it needs is handed in."""
+    """Takes the steps of a run, with any engine."""
 
-    policy: Policy
-    reference: Policy | None
     method: Method
     plan: StepPlan
+    engine: Engine
     sources: Sources
     gate: ReplayGate
     judge: Judge
-    scorer: Scorer
     anchor_selector: AnchorSelector
-    updater: Updater
     clock: PhaseClock
     finished_steps: int = 0
-    lookahead: Lookahead = field(init=False)
-
-    def __post_init__(self) -> None:
-        # On a GPU both would queue for the same device.
-        overlap = self.plan.overlap and self.policy.device.type == "cpu"
-        self.lookahead = Lookahead(self.method, self.scorer, self.anchor_selector, self.clock, overlap)
 
     def step(self) -> StepOutcome:
-        """Draw, roll out, verify and filter until the step is full; record, anchor, score, allocate, update."""
+        """Sample until the step is full, then record, anchor, score, allocate and update."""
         step = self.finished_steps + 1
         selection = self._open(step)
-        self.lookahead.begin()
-        while visits := selection.next_visits():  # Eq. 6: replayed prompts at the frontier, and fresh ones
-            groups = self._roll_out(visits, selection)  # Eq. 1: G responses each
-            self._verify(groups)  # R_i
-            selection.observe(selection.finite(groups))  # DAPO: 0 < k < G
+        while drawn := selection.draw():  # Eq. 6: replayed prompts at the frontier, and fresh ones
+            groups = self._sample(drawn, selection)  # Eq. 1: G responses per prompt
+            self._reward(groups)  # R_i
+            selection.filter(groups)  # DAPO: 0 < k < G
         selection.close()
-        self._record(selection.sampled, step)  # x -> {p-hat, Y+}, whatever the filter said
-        outcome = StepOutcome(step, selection, self.gate.is_open, AnchorScores())
+        self._record(selection.sampled, step)  # x -> {p-hat, Y+}, whatever the filter says
+        outcome = StepOutcome(step, self.plan.learning_rate(step), selection, self.gate.is_open)
         self.gate.observe(_solved_ratio(selection.sampled), step)
         if selection.nonfinite:
             outcome.update = UpdateSummary(skipped=[Skipped("reward", selection.nonfinite)])
         elif selection.kept:
             outcome.anchors = self._anchor(selection, step)  # Eq. 4, 5, 7: y_exp
-            batch = self._batch(selection.kept, step)
-            self._score(batch, step)  # log p, log q, H
-            allocation = self._allocate(batch)  # Eq. 2, 10-15: A_final
-            outcome.update = self._update(batch, allocation)  # Eq. 3, 8, 9, 16
-            outcome.batch, outcome.allocation = batch, allocation
-        self.policy.forget_features()
+            outcome.groups, batch = self._batch(selection.kept, step)
+            batch = self._score(outcome.groups, batch, step)  # log p, log q, H
+            batch, outcome.diagnostics = allocate_advantage(self.method, batch)  # Eq. 2, 10-15: A_final
+            outcome.update = self._update(outcome.groups, batch, outcome.lr)  # Eq. 3, 8, 9, 16
+            outcome.batch = batch
         self.finished_steps = step
         return outcome
 
     def _open(self, step: int) -> Selection:
-        replayed = round(self.plan.prompts * self.method.replay_share) if self._replays else 0
+        replays = self.method.replay and self.gate.is_open
+        replayed = round(self.plan.prompts * self.method.replay_share) if replays else 0
         quotas = Quotas(
             num_fresh=self.plan.prompts - replayed,
             num_replayed=replayed,
             max_tries=self.plan.max_tries if self.method.dynamic_sampling else 1,
             filter_groups=self.method.dynamic_sampling,
             oversample=self.plan.oversample,
-            with_experience=self.method.anchor_use == "off_policy",
+            with_experience=self._off_policy,
         )
         return Selection(self.sources, step, quotas)
 
     @property
-    def _replays(self) -> bool:
-        return self.method.replay and self.gate.is_open
+    def _off_policy(self) -> bool:
+        """Off-PG: an old success takes a slot of its group."""
+        return self.method.anchor_use == "off_policy"
 
-    @property
-    def budgets(self) -> dict[str, int]:
-        """Tokens held at once: as configured, or less after running out of memory."""
-        return {
-            "micro_batch_tokens": self.scorer.packing.micro_batch_tokens,
-            "batch_tokens": self.plan.batch_tokens,
-        }
+    # Sampling ----------------------------------------------------------------------------------------------
 
-    @budgets.setter
-    def budgets(self, tokens: Mapping[str, int]) -> None:
-        self.scorer.packing.micro_batch_tokens = tokens["micro_batch_tokens"]
-        self.plan = replace(self.plan, batch_tokens=tokens["batch_tokens"])
-
-    def encoded(self, prompt: Prompt) -> EncodedPrompt:
-        return self.policy.encoder.encode(prompt)
-
-    def _roll_out(self, visits: Sequence[PromptDraw], selection: Selection) -> list[RolloutGroup]:
+    def _sample(self, drawn: Sequence[RolloutGroup], selection: Selection) -> list[RolloutGroup]:
+        """The groups with their responses; a prompt whose image cannot be decoded is dropped."""
         with self.clock.phase("rollout"):
-            visits = [visit for visit in visits if self._is_readable(visit.prompt, selection)]
-            prompts = [self.encoded(visit.prompt) for visit in visits]
-            kept = {group.prompt.id: self.encoded(group.prompt) for group in selection.kept}
-            encoded = kept | {prompt.prompt.id: prompt for prompt in prompts}
-            with self.lookahead.beside(visits, selection.kept, encoded, selection.step):
-                sampled = within_memory(
-                    lambda: self._sample(prompts, selection.step),
-                    lambda: self._halve_rollout(prompts),
-                    "rollout.batch_tokens",
-                )
-            selection.visits |= {visit.prompt.id: visit for visit in visits}
-            return [
-                RolloutGroup(visit.prompt, sampled[index], replayed=visit.draw is not None)
-                for index, visit in enumerate(visits)
-            ]
+            groups = [group for group in drawn if self._prepare(group, selection)]
+            plan, step = self.plan, selection.step
+            request = SampleRequest(plan.responses, plan.sampling, (plan.seed, step))
+            prompts = [group.prepared for group in groups if group.prepared is not None]
+            sampled = self.engine.sample(prompts, request, self._scored_later(groups, selection))
+            for group, responses in zip(groups, sampled, strict=True):
+                group.responses = responses
+            return groups
 
-    def _sample(self, prompts: Sequence[EncodedPrompt], step: int) -> dict[int, list[Response]]:
-        plan = self.plan
-        return dict(
-            sample_responses(
-                self.policy,
-                prompts,
-                plan.responses,
-                plan.sampling,
-                key=(plan.seed, step),
-                batch_tokens=plan.batch_tokens,
-            )
-        )
-
-    def _halve_rollout(self, prompts: Sequence[EncodedPrompt]) -> bool:
-        smaller = self.plan.halved([len(prompt) for prompt in prompts])
-        self.plan = smaller or self.plan
-        return smaller is not None
-
-    def _is_readable(self, prompt: Prompt, selection: Selection) -> bool:
-        """An image that turns out to be broken costs its prompt, not the run."""
+    def _prepare(self, group: RolloutGroup, selection: Selection) -> bool:
         try:
-            self.encoded(prompt)
-        except UnreadablePrompt as broken:
-            selection.unreadable.append(str(broken))
+            group.prepared = self.engine.prepare(group.prompt)
+        except UnreadablePrompt as unreadable:
+            selection.unreadable.append(str(unreadable))
             return False
         return True
 
-    def _verify(self, groups: Sequence[RolloutGroup]) -> None:
+    def _scored_later(self, groups: Sequence[RolloutGroup], selection: Selection) -> list[ScoreRequest]:
+        """What the step will ask for that does not depend on the responses being sampled."""
+        requests = []
+        if self.method.needs_anchors:
+            requests.append(self.anchor_selector.scoring(groups, selection.step))
+        if self.method.needs_corrupted and not self._off_policy:
+            requests.append(ScoreRequest(units_of(selection.kept), selection.step, "corrupted"))
+        return requests
+
+    def _reward(self, groups: Sequence[RolloutGroup]) -> None:
         with self.clock.phase("verify"):
             rows = [(group.prompt, response) for group in groups for response in group.responses]
             rewards = self.judge.judge(
@@ -175,8 +170,10 @@ class Trainer:
             for (_, response), reward in zip(rows, rewards, strict=True):
                 response.reward = reward
 
+    # Experience --------------------------------------------------------------------------------------------
+
     def _record(self, groups: Sequence[RolloutGroup], step: int) -> None:
-        """p-hat from every visit, filtered or not; successful responses that ended by themselves."""
+        """p-hat of every sampled prompt, and its correct responses that were not cut off."""
         if not self.method.replay:
             return
         if self.plan.store_logprobs:
@@ -191,87 +188,89 @@ class Trainer:
             )
 
     def _fill_in_logprobs(self, groups: Sequence[RolloutGroup], step: int) -> None:
-        """Log-probs of what will be stored, where the sampler did not know those of the policy itself."""
+        """Log-probs of the responses to be stored, where sampling did not return them."""
         unknown = [(g, [r for r in _replayable(g) if r.logprobs_T is None]) for g in groups]
-        found = [(group, responses) for group, responses in unknown if responses]
-        if not found:
+        missing = [(group, responses) for group, responses in unknown if responses]
+        if not missing:
             return
         with self.clock.phase("score"):
+            # Groups that are not kept have released their prepared prompts.
             units = [
-                PromptWithResponses(self.encoded(g.prompt), [r.token_ids_T for r in responses])
-                for g, responses in found
+                PromptWithResponses(self.engine.prepare(group.prompt), [r.token_ids_T for r in responses])
+                for group, responses in missing
             ]
-            scores = self.scorer.score(units, step, "clean")
-            for row, response in enumerate(r for _, responses in found for r in responses):
-                response.logprobs_T = scores.logprobs_BT[row, : len(response)]
-                response.entropy_T = scores.entropy_BT[row, : len(response)]
+            found = self.engine.score(ScoreRequest(units, step, "clean"))
+            for row, response in enumerate(r for _, responses in missing for r in responses):
+                response.logprobs_T = found.logprobs_BT[row, : len(response)]
+                response.entropy_T = found.entropy_BT[row, : len(response)]
 
     def _anchor(self, selection: Selection, step: int) -> AnchorScores:
         if not self.method.needs_anchors:
             return AnchorScores()
         with self.clock.phase("anchors"):
-            encoded = {group.prompt.id: self.encoded(group.prompt) for group in selection.kept}
-            scores = self.anchor_selector.fix(
-                selection.kept, selection.visits, encoded, step, self.lookahead.rated
-            )
-            self.anchor_selector.collect(selection.sampled, self.encoded, step)
+            scores = self.anchor_selector.fix(selection.kept, step)
+            self.anchor_selector.collect(selection.sampled, step)
             return scores
 
-    def _batch(self, kept: Sequence[RolloutGroup], step: int) -> StepBatch:
-        if not self.plan.recompute_logprobs:
-            _check_logprobs(kept)
+    # Training ----------------------------------------------------------------------------------------------
+
+    def _batch(self, kept: Sequence[RolloutGroup], step: int) -> tuple[list[RolloutGroup], Batch]:
         groups = shuffled(kept, self.plan.seed, step)
-        if self.method.anchor_use == "off_policy":
+        if self._off_policy:
             groups = [with_experience(group) for group in groups]
-        return build_batch(
+        batch = build_batch(
             groups,
-            {group.prompt.id: self.encoded(group.prompt) for group in groups},
             minibatch_groups=self.plan.minibatch_prompts,
             sum_anchor=self.method.calibration == "seq_sum",
         )
+        return groups, batch
 
-    def _score(self, batch: StepBatch, step: int) -> None:
-        """What decoding did not say: the corrupted image, the reference; and the clean pass where it is asked for."""
-        width = batch.mask_BT.shape[1]
+    def _score(self, groups: Sequence[RolloutGroup], batch: Batch, step: int) -> Batch:
+        """The passes that sampling did not make: the corrupted image, the reference, and a clean one if needed."""
+        width, units = batch.mask_BT.shape[1], units_of(groups)
         with self.clock.phase("score"):
-            if self.plan.recompute_logprobs:
-                found = self.scorer.score(batch.units, step, "clean", width=width)
-                on_policy = ~batch.off_policy_B[:, None]
-                batch.clean_logprobs_BT, batch.entropy_BT = found.logprobs_BT, found.entropy_BT
-                batch.old_logprobs_BT = torch.where(on_policy, found.logprobs_BT, batch.old_logprobs_BT)
-            if self.method.needs_corrupted:
-                encoded = {unit.prompt.prompt.id: unit.prompt for unit in batch.units}
-                corrupted_BT = self.lookahead.corrupted(batch.groups, encoded, step, width=width)
-                has_image_B = torch.tensor([bool(g.prompt.images) for g in batch.groups for _ in g.responses])
-                # Without an image there is nothing to take away: c = 0 exactly.
-                batch.corrupted_logprobs_BT = torch.where(
-                    has_image_B[:, None], corrupted_BT, batch.clean_logprobs_BT
+            if self.plan.recompute_logprobs or _lacks_logprobs(groups):
+                found = self.engine.score(ScoreRequest(units, step, "clean"))
+                clean_BT = _as_wide(found.logprobs_BT, width)
+                # An experience keeps the log-probs that were recorded with it.
+                old_BT = torch.where(batch.given("off_policy_B")[:, None], batch.old_logprobs_BT, clean_BT)
+                entropy_BT = _as_wide(found.entropy_BT, width)
+                batch = replace(
+                    batch, clean_logprobs_BT=clean_BT, entropy_BT=entropy_BT, old_logprobs_BT=old_BT
                 )
+            if self.method.needs_corrupted:
+                found = self.engine.score(ScoreRequest(units, step, "corrupted"))
+                has_image_B = torch.tensor([bool(g.prompt.images) for g in groups for _ in g.responses])
+                # Without an image there is nothing to corrupt: c = 0 exactly.
+                corrupted_BT = torch.where(
+                    has_image_B[:, None], _as_wide(found.logprobs_BT, width), batch.clean_logprobs_BT
+                )
+                batch = replace(batch, corrupted_logprobs_BT=corrupted_BT)
             if self.method.needs_reference:
-                found = self._reference_scorer().score(batch.units, step, "clean", width=width)
-                batch.reference_logprobs_BT = found.logprobs_BT
-            if self.reference is not None:
-                self.reference.forget_features()
+                found = self.engine.score(ScoreRequest(units, step, "clean", of_reference=True))
+                batch = replace(batch, reference_logprobs_BT=_as_wide(found.logprobs_BT, width))
+        return batch
 
-    def _reference_scorer(self) -> Scorer:
-        assert self.reference is not None, "the method compares with the model that training started from"
-        return Scorer(self.reference, self.scorer.corruptor, self.scorer.packing)
-
-    def _allocate(self, batch: StepBatch) -> Allocation:
-        scores = TokenScores(
-            batch.clean_logprobs_BT, batch.entropy_BT, batch.mask_BT, batch.corrupted_logprobs_BT
-        )
-        return allocate_advantage(
-            self.method, batch.rewards_PG, batch.format_PG, scores, minibatch_B=batch.minibatch_B
-        )
-
-    def _update(self, batch: StepBatch, allocation: Allocation) -> UpdateSummary:
+    def _update(self, groups: Sequence[RolloutGroup], batch: Batch, lr: float) -> UpdateSummary:
+        """One optimizer step per minibatch."""
+        summary, made = UpdateSummary(), []
         with self.clock.phase("update"):
-            return self.updater.update(batch, allocation)
+            targets = self.method.anchor_use == "sft"
+            for units, rows in minibatches(groups, batch, with_targets=targets):
+                update = self.engine.update(units, rows, lr)
+                if update.skipped is not None:
+                    summary.skipped.append(update.skipped)
+                    continue
+                made.append(update.terms)
+                summary.grad_norms.append(update.grad_norm)
+        for terms in made:
+            for name, value in terms.items():
+                summary.terms[name] = summary.terms.get(name, 0.0) + value / len(made)
+        return summary
 
 
 def stored_response(response: Response, with_logprobs: bool) -> StoredResponse:
-    """A success as the buffer keeps it."""
+    """A correct response as the buffer keeps it."""
     assert response.reward is not None
     logprobs_T, entropy_T = response.logprobs_T if with_logprobs else None, response.entropy_T
     return StoredResponse(
@@ -284,20 +283,20 @@ def stored_response(response: Response, with_logprobs: bool) -> StoredResponse:
 
 
 def _replayable(group: RolloutGroup) -> list[Response]:
-    """Successes that ended by themselves."""
     return [response for response in group.responses if response.correct and not response.truncated]
 
 
-def _check_logprobs(groups: Sequence[RolloutGroup]) -> None:
-    for group in groups:
-        if any(response.logprobs_T is None for response in group.responses):
-            raise UserError(
-                f"the sampler returned no log-probs for prompt {group.prompt.id!r}, and the loss needs them: set "
-                "rollout.recompute_logprobs=true, so that the trainer computes them itself"
-            )
+def _lacks_logprobs(groups: Sequence[RolloutGroup]) -> bool:
+    """Whether the sampler knows only its truncated distribution."""
+    return any(response.logprobs_T is None for group in groups for response in group.responses)
+
+
+def _as_wide(values_BT: Tensor, width: int) -> Tensor:
+    """Padded or cut to a width that no response exceeds."""
+    return torch.nn.functional.pad(values_BT, (0, width - values_BT.shape[1]))
 
 
 def _solved_ratio(groups: Sequence[RolloutGroup]) -> float:
-    """Share of correct responses among all rollouts of the step, before filtering."""
+    """Share of correct responses among all that were sampled in the step, before filtering."""
     flags = [accuracy > 0.5 for group in groups for accuracy in group.accuracies]
     return sum(flags) / len(flags) if flags else 0.0

@@ -1,7 +1,7 @@
-"""The same method on verl: Ray, FSDP2, vLLM or SGLang. No file of verl is changed.
+"""verl as an engine: Ray, FSDP2, vLLM or SGLang. No file of verl is changed.
 
-A reading order: `compose` (what verl is started with), `trainer` (verl's trainer, whose step is the embedded
-engine's), `cluster_trainer` (that step with its forwards and updates on the ranks), `jobs` (what a rank is given),
-`rank` (what it does with it), `sharded` (the model in FSDP2 shards), `rollouts` and `replica` (who samples).
-Only `compose`, `requirements` and `launch` are imported where verl is not installed.
+In reading order: `launch` (the process of `pivot train`), `compose` (what verl is started with), `trainer` (verl's
+trainer, which drives the run), `worker` and `rank` (what each rank does), `rollouts` and `replica` (who samples).
+`launch`, `compose` and `rollouts` need no verl. The generic half of the engine is in `engines/ranks.py` and
+`engines/jobs.py`.
 """

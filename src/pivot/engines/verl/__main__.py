@@ -1,4 +1,4 @@
-"""`python -m pivot.engines.verl SETTING=VALUE ...`: verl's `main_ppo`, once it is sure that the plug-in is there."""
+"""`python -m pivot.engines.verl SETTING=VALUE ...`: verl's `main_ppo`, after checking that the plug-in is loaded."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 
-from pivot.engines.verl.files import PARENT
+from pivot.engines.verl.launch import PARENT
 
 
 def main() -> int:
@@ -31,7 +31,7 @@ def main() -> int:
 
 
 def end_with_parent() -> None:
-    """A run whose terminal was killed must not go on unseen: it ends, and can be resumed."""
+    """End this process if `pivot train` was killed; the run can be resumed."""
     parent = int(os.environ.get(PARENT, "0"))
 
     def watch() -> None:

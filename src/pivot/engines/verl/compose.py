@@ -1,4 +1,4 @@
-"""From a run's configuration to verl's: the environment and the command line, nothing else. Needs no verl."""
+"""From a run's configuration to verl's environment variables and command line. Needs no verl."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from typing import Any
 import torch
 
 from pivot.config import Config
+from pivot.engines.settings import logprob_temperature
 from pivot.models.loading import TINY, resolve_model
-from pivot.training.build import logprob_temperature
 
 MODULE = "pivot.engines.verl"
 ROLLOUTS = "pivot.engines.verl.rollouts"
 OBJECT_STORE = 300_000_000
-"""Bytes of a local Ray's object store on CPUs, where the models are tiny."""
+"""Bytes of a local Ray's object store on CPUs, where models are tiny."""
 GPU_SHARE = 0.6
-"""Of a GPU's memory for the rollout server's weights and cache while it is awake."""
+"""Share of a GPU's memory for the rollout server while it is awake."""
 
 
 @dataclass(frozen=True)
 class ClusterOptions:
-    """Where a run is spread; `cluster.json` of its folder."""
+    """The nodes and ranks of a run; `cluster.json` of its folder."""
 
     nodes: int = 1
     gpus: int = 1
-    """Ranks a node."""
+    """Ranks per node."""
     address: str | None = None
     """Of a running Ray cluster; None starts one on this machine."""
     rollout: str | None = None
     """`vllm` or `sglang`; None: vLLM on GPUs, this project's own replica on CPUs."""
     extra: tuple[str, ...] = ()
-    """Settings for verl itself, as its command line takes them; they win."""
+    """Settings for verl itself, as on its command line; they take precedence."""
 
     @property
     def ranks(self) -> int:
@@ -45,19 +45,19 @@ class ClusterOptions:
 
 @dataclass(frozen=True)
 class Launch:
-    """What is started."""
+    """A process to start."""
 
     environment: dict[str, str]
     command: tuple[str, ...]
 
     def text(self) -> str:
-        """As one would type it, a setting a line."""
+        """As typed into a shell, one setting per line."""
         lines = [f"{name}={shlex.quote(value)}" for name, value in self.environment.items()]
         return " \\\n  ".join([*lines, shlex.join(self.command[:3]), *map(shlex.quote, self.command[3:])])
 
 
 def device_of(config: Config) -> str:
-    """`cuda` or `cpu`: `auto` is a GPU for everything but the tiny models on a machine without one."""
+    """`cuda` or `cpu`; `auto` is `cpu` only for the tiny models on a machine without a GPU."""
     device = config.model.device.partition(":")[0]
     if device != "auto":
         return device
@@ -144,7 +144,7 @@ def _trainer(config: Config, cluster: ClusterOptions) -> dict[str, Any]:
         "data.train_batch_size": train.prompts_per_step,
         "data.max_prompt_length": config.rollout.max_prompt_tokens,
         "data.max_response_length": config.rollout.max_tokens,
-        "reward.num_workers": 0,  # the driver's own verifier judges
+        "reward.num_workers": 0,  # the driver's own verifier computes rewards
         "transfer_queue.backend.SimpleStorage.num_data_storage_units": 1,
     }
 
@@ -168,7 +168,7 @@ def _actor(config: Config, on_cpu: bool) -> dict[str, Any]:
         f"{actor}.optim.betas": [train.adam_beta1, train.adam_beta2],
         f"{actor}.optim.clip_grad": train.grad_clip,
         f"{actor}.grad_clip": train.grad_clip,
-        # verl keeps its reference model on the CPU between passes; without a GPU there is nowhere to move it.
+        # verl keeps its reference model on the CPU between passes; without a GPU it cannot be moved.
         f"{ref}.fsdp_config.forward_only": not on_cpu,
     }
     computed = "bf16" if model.dtype == "bfloat16" else "fp32"
@@ -211,7 +211,7 @@ def _rollout(config: Config, cluster: ClusterOptions, on_cpu: bool) -> dict[str,
 def _ray(cluster: ClusterOptions, on_cpu: bool, temporary: Path | None) -> dict[str, Any]:
     at = "ray_kwargs.ray_init"
     if cluster.address is not None:
-        # A running cluster's workers start without this environment: it goes along with the job.
+        # A running cluster's workers start without this environment: the job carries it.
         shared = {f"+{at}.runtime_env.env_vars.{k}": f"'{v}'" for k, v in _environment(on_cpu).items()}
         return {f"+{at}.address": cluster.address, **shared}
     settings: dict[str, Any] = {f"+{at}.include_dashboard": False}
@@ -228,7 +228,7 @@ def _ray(cluster: ClusterOptions, on_cpu: bool, temporary: Path | None) -> dict[
 
 
 def _value(value: Any) -> str:
-    """As Hydra's command line reads it."""
+    """As Hydra's command line expects it."""
     if value is None:
         return "null"
     if isinstance(value, bool):

@@ -1,11 +1,12 @@
-"""`pivot train --engine verl`: the process that a person started. It starts verl's, shows what it does, and passes
-on the wish to stop."""
+"""`pivot train --engine verl`: the process that the user started. It checks the machine, starts verl's process, shows
+its progress and passes on requests to stop. Needs no verl."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -16,25 +17,45 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib import metadata
 from pathlib import Path
 from typing import Any, TextIO
 
+import torch
+
 from pivot.config import Config, from_dict, to_dict
 from pivot.durable import write_json
-from pivot.engines.verl.compose import ClusterOptions, Launch, compose
-from pivot.engines.verl.files import CLUSTER, LOG, PARENT, PROGRESS, STOP
-from pivot.engines.verl.requirements import check_environment, check_machine, check_supported
+from pivot.engines.verl.compose import ClusterOptions, Launch, compose, device_of
 from pivot.errors import UserError
 from pivot.runs.folder import RunFolder
 from pivot.runs.run import RunResult
 
+PARENT = "PIVOT_PARENT"
+"""Environment variable: the process of `pivot train`."""
+CLUSTER = "cluster.json"
+"""In the run's folder: nodes, ranks and settings, from which `--resume` starts it again."""
+STOP = "stop"
+"""In the run's folder: asks the run to save and stop after its step; holds the reason."""
+PROGRESS = "progress.log"
+"""In the run's folder: the progress that the process of `pivot train` shows."""
+LOG = "verl.log"
+"""In the run's folder: the output of verl and Ray."""
 POLL_SECONDS = 0.2
 LAST_SECONDS = 20.0
-"""For Ray to put its processes away once it is told to end."""
+"""For Ray to end its processes."""
+TESTED = {
+    "verl": ("0.9.1", "0.9.2"),
+    "ray": ("2.41", "3"),
+    "transformers": ("5.5.3", "5.11"),
+    "tensordict": ("0.8", "0.10.1"),
+    "TransferQueue": ("0.1.10", "0.2"),
+}
+"""Distribution -> the first version that is known to work, and the first that is not."""
+INSTALL = "docs/cluster.md has the commands; `make .venv-verl/.ready` builds the environment its tests run in"
 
 
 class RunFailed(UserError):
-    """verl's process ended without finishing; the message is the reason, in one sentence."""
+    """verl's process ended before the run did; the message is the reason, in one sentence."""
 
 
 def train(config: Config, out: Path, cluster: ClusterOptions, *, quiet: bool = False) -> RunResult:
@@ -47,17 +68,17 @@ def train(config: Config, out: Path, cluster: ClusterOptions, *, quiet: bool = F
 
 
 def resume(out: Path, *, quiet: bool = False) -> RunResult:
-    """Go on where a run stopped, with as many ranks as it had."""
+    """Continue where a run stopped, with as many ranks as it had."""
     with RunFolder.open(out) as folder:
         config = from_dict(folder.read_config())
     cluster = saved_options(out)
-    assert cluster is not None, "the caller has looked"
+    assert cluster is not None, "checked by the caller"
     _check(config, cluster)
     return _run(config, out, cluster, resume=True, quiet=quiet)
 
 
 def saved_options(out: Path) -> ClusterOptions | None:
-    """How a run was spread; None for a run of the embedded engine."""
+    """The nodes and ranks of a run; None for a run of the local engine."""
     path = out / CLUSTER
     if not path.is_file():
         return None
@@ -80,7 +101,7 @@ def _check(config: Config, cluster: ClusterOptions) -> None:
 
 def _run(config: Config, out: Path, cluster: ClusterOptions, *, resume: bool, quiet: bool) -> RunResult:
     (out / STOP).unlink(missing_ok=True)
-    # Short: Ray puts sockets there, whose paths may have 107 bytes.
+    # Short: Ray puts sockets there, whose paths are limited to 107 bytes.
     temporary = Path(tempfile.mkdtemp(prefix="pivot-", dir="/tmp" if os.path.isdir("/tmp") else None))
     try:
         launch = compose(config, cluster, out, resume=resume, temporary=temporary)
@@ -102,30 +123,30 @@ def _run(config: Config, out: Path, cluster: ClusterOptions, *, resume: bool, qu
 
 
 def _reason(out: Path, status: Mapping[str, Any], code: int) -> str:
-    """What the driver wrote down; where it could not, what its process left behind."""
+    """What the driver wrote into run.json; otherwise how its process ended."""
     reason = status.get("reason") if status.get("status") == "failed" else None
     if reason is None:
         ending = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
         reason = f"verl's driver was {ending}" if code < 0 else f"verl's driver {ending}"
         with RunFolder.open(out) as folder:
             folder.update_status(status="failed", reason=reason)
-    return f"{reason} ({out / LOG} has all that verl and Ray said)"
+    return f"{reason} ({out / LOG} has the output of verl and Ray)"
 
 
 @dataclass
 class _Child:
-    """verl's process and the terminal that waits for it."""
+    """verl's process, as the terminal sees it."""
 
     launch: Launch
     out: Path
     patience: float
-    """Seconds that a step may take to finish and be saved once a stop is asked for."""
+    """Seconds that a step may take to finish and be saved after a request to stop."""
     quiet: bool
     asked: list[signal.Signals] = field(default_factory=list)
     abandoned: str | None = None
     """Why the last step was not waited for."""
     private: dict[str, str] = field(default_factory=lambda: {PARENT: str(os.getpid())})
-    """Whom to end with, and the word by which a local Ray's processes know each other: Ray would leave one at home."""
+    """More environment variables, kept out of `--dry-run`: the parent process, and a local Ray's token."""
     _deadline: float | None = None
 
     def wait(self) -> int:
@@ -140,10 +161,10 @@ class _Child:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C is for this process alone
+                start_new_session=True,  # Ctrl-C reaches this process only
             )
             try:
-                while process.poll() is None and self._go_on():
+                while process.poll() is None and self._continues():
                     self._show(progress)
                     time.sleep(POLL_SECONDS)
             finally:
@@ -156,15 +177,15 @@ class _Child:
         if new and not self.quiet:
             print(new, end="", flush=True)
 
-    def _go_on(self) -> bool:
-        """The first signal asks for a checkpoint; a second SIGINT, or impatience, ends everything."""
+    def _continues(self) -> bool:
+        """The first signal asks for a checkpoint; a second SIGINT, or a step that takes too long, ends the run."""
         if not self.asked:
             return True
         name = self.asked[0].name
         if self._deadline is None:
             self._deadline = time.monotonic() + self.patience
             (self.out / STOP).write_text(name, encoding="ascii")
-            print(f"{name}: saving after this step (Ctrl-C to leave at once)", file=sys.stderr)
+            print(f"{name}: saving after this step (Ctrl-C to quit at once)", file=sys.stderr)
         if signal.SIGINT in self.asked[1:]:
             self.abandoned = "interrupted twice"
         elif time.monotonic() > self._deadline:
@@ -183,7 +204,7 @@ class _Child:
 
 
 def _end(process: subprocess.Popen) -> None:
-    """Let Ray put its processes away; it does so when its driver is told to end."""
+    """Terminate the driver, upon which Ray ends its processes."""
     if process.poll() is None:
         process.terminate()
         try:
@@ -191,3 +212,61 @@ def _end(process: subprocess.Popen) -> None:
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+
+
+def check_environment() -> None:
+    """Raise a UserError with the first thing that is missing, too old or too new."""
+    for name, (first, end) in TESTED.items():
+        try:
+            version = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            raise UserError(
+                f"--engine verl needs {name}, which is not installed here; verl needs an environment of its own: "
+                f"{INSTALL}"
+            ) from None
+        if not _parse(first) <= _parse(version) < _parse(end):
+            raise UserError(
+                f"{name} {version} is installed, but --engine verl was tested with {first} up to, not including, "
+                f"{end}: install one of these; {INSTALL}"
+            )
+    if "pivot" not in {entry.name for entry in metadata.entry_points(group="verl.plugins")}:
+        raise UserError(
+            "this installation of pivot is not registered as a plug-in of verl; install it again: pip install -e ."
+        )
+
+
+def check_machine(config: Config, cluster: ClusterOptions) -> None:
+    """Check that the GPUs exist; on a running cluster Ray counts them itself."""
+    if device_of(config) == "cpu":
+        if cluster.nodes > 1 or cluster.address is not None:
+            raise UserError(
+                "without GPUs --engine verl runs on this machine alone: leave out --nodes and --address"
+            )
+        return
+    if cluster.address is not None:
+        return
+    found = torch.cuda.device_count()
+    if found == 0:
+        raise UserError(
+            f"training {config.model.path} with --engine verl needs GPUs and torch finds none here; set "
+            "model.device=cpu to run on CPUs, or --address for a Ray cluster with GPUs"
+        )
+    if cluster.nodes > 1:
+        raise UserError(
+            f"{cluster.nodes} nodes need a running Ray cluster: start it with `ray start` and set --address"
+        )
+    if found < cluster.gpus:
+        raise UserError(f"--gpus is {cluster.gpus}, but torch finds {found} here")
+
+
+def check_supported(config: Config) -> None:
+    """Refuse settings that only the local engine supports."""
+    if config.model.lora_rank:
+        raise UserError("--engine verl trains all weights: model.lora_rank needs --engine local")
+    if config.model.freeze_vision:
+        raise UserError("--engine verl trains all weights: model.freeze_vision needs --engine local")
+
+
+def _parse(version: str) -> tuple[int, ...]:
+    """The numbers of a release, without suffixes such as `rc1` or `+cpu`."""
+    return tuple(int(part) for part in re.match(r"\d+(?:\.\d+)*", version)[0].split("."))  # pyright: ignore[reportOptionalSubscript]

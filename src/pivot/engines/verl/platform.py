@@ -1,4 +1,4 @@
-"""CPUs as a platform of verl, with gloo between the ranks; registered where there is no GPU."""
+"""CPUs as a platform of verl, with gloo between the ranks; registered on machines without a GPU."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from verl.plugin.platform.platform_manager import PlatformRegistry
 
 NAME = "cpu"
 PLENTY = 1 << 34
-"""Bytes that are said to be free; nothing here is decided by it."""
+"""Bytes reported as free; nothing depends on it."""
 
 
 class _Device(types.ModuleType):
-    """`torch.cpu` with the names of `torch.cuda` that verl asks for."""
+    """`torch.cpu` with the names of `torch.cuda` that verl uses."""
 
     def __init__(self) -> None:
         super().__init__("pivot_cpu_device")
@@ -39,7 +39,7 @@ class _Device(types.ModuleType):
 
 @PlatformRegistry.register(platform=NAME)
 class CpuPlatform(PlatformBase):
-    """Ranks are processes; Ray counts them as GPUs, of which the local cluster is told that there are as many."""
+    """Ranks are processes; the local Ray cluster is told that there is one GPU for each."""
 
     device_name = NAME
     vendor_name = NAME
@@ -102,7 +102,7 @@ class CpuPlatform(PlatformBase):
 
 
 def use_gloo() -> None:
-    """verl names a backend a device type, `cpu:gloo,cpu:gloo` here, which torch refuses: name it once."""
+    """verl names one backend per device type, here `cpu:gloo,cpu:gloo`, which torch refuses: name it once."""
     from verl.utils import distributed
     from verl.workers import engine_workers
 

@@ -1,7 +1,7 @@
 """What verl loads through its entry point `verl.plugins`, in the driver and in every worker.
 
-It does nothing unless `pivot train --engine verl` started the process: other runs of verl on the same machine stay as
-they are. verl swallows what goes wrong while a plug-in loads; `missing` says afterwards what is not there.
+It does nothing unless `pivot train --engine verl` started the process, so other runs of verl are not affected.
+verl hides errors while a plug-in loads; `missing` lists what was not registered.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ TRAINER = "pivot"
 
 
 def register() -> None:
-    """Enter everything into verl's own registries."""
+    """Register everything with verl's own registries."""
     from verl.workers.rollout import base
     from verl.workers.rollout.replica import RolloutReplicaRegistry
 
@@ -30,7 +30,7 @@ def register() -> None:
 
 
 def missing() -> list[str]:
-    """What is not registered though it should be."""
+    """What should be registered and is not."""
     from verl.trainer.ppo.v1.trainer_base import TRAINER_REGISTRY
     from verl.workers.engine import EngineRegistry
     from verl.workers.rollout.replica import RolloutReplicaRegistry
@@ -61,6 +61,6 @@ def _load_replica() -> type:
 
 
 if os.environ.get("VERL_PLATFORM") == "cpu" and os.environ.get(SWITCH):
-    from pivot.engines.verl import platform  # noqa: F401 - verl asks for it while it is imported
+    from pivot.engines.verl import platform  # noqa: F401 - verl needs it while it is imported
 if os.environ.get(SWITCH):
     register()

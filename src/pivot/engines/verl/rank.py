@@ -1,29 +1,37 @@
-"""What one rank does with its jobs: the forwards of Eq. 4, 5, 10 and the update of Eq. 16, by the functions of
-`pivot.method`, on verl's FSDP2 engine."""
+"""One rank: the forwards of Eq. 4, 5, 10 and the update of Eq. 16, on verl's FSDP2 engine and with the functions of
+`pivot.method`.
+
+FSDP2 gathers weights in the hooks of a module's call. `ShardedPolicy.gathered` calls the whole model with a function in
+place of its inputs: inside it, everything that `Policy` does with parts of the model works as on whole weights.
+"""
 
 from __future__ import annotations
 
 import math
+import types
 from collections import defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, distributed
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from pivot.config import Config
-from pivot.engines.verl.jobs import Piece, RankUpdate, ScoreJob, UpdateJob
-from pivot.engines.verl.sharded import ShardedPolicy
-from pivot.method import Method, ObjectiveInputs, objective
+from pivot.engines.base import View, add_terms, needs_exact_entropy
+from pivot.engines.jobs import Piece, RankUpdate, ScoreJob, UpdateJob
+from pivot.engines.settings import corruption_of, logprob_temperature
+from pivot.method import Batch, Method, objective
 from pivot.models.corruption import Corruptor
-from pivot.models.loading import save_outline
+from pivot.models.family import EncodedPrompt, ImageFeatures
+from pivot.models.loading import prepare_forward, save_with_weights
 from pivot.models.policy import Policy, ResponseStatistics
 from pivot.models.rows import PromptWithResponses
-from pivot.training.build import corruption_of, logprob_temperature
-from pivot.training.scoring import View
-from pivot.training.update import MAXIMA
+
+Work = Callable[[], tuple[Tensor, ...]]
 
 
 @dataclass
@@ -35,65 +43,65 @@ class Rank:
     policy: ShardedPolicy
     method: Method
     corruptor: Corruptor
-    outline: Policy
-    """Tokens and images, no weights."""
+    tokenizer_only: Policy
+    """Encodes and decodes; has no weights."""
     dtype: torch.dtype = torch.float32
     """Of an exported model."""
     reference_engine: Any = None
     reference: ShardedPolicy | None = None
 
     @classmethod
-    def build(cls, config: Config, outline: Policy, engine: Any, reference_engine: Any = None) -> Rank:
+    def build(cls, config: Config, tokenizer_only: Policy, engine: Any, reference_engine: Any = None) -> Rank:
         """From engines that verl has initialised."""
         temperature = logprob_temperature(config)
         return cls(
             engine=engine,
-            policy=ShardedPolicy(engine.module, outline, temperature),
+            policy=ShardedPolicy(engine.module, tokenizer_only, temperature),
             method=config.method,
-            corruptor=Corruptor(outline.encoder, corruption_of(config), config.train.seed),
-            outline=outline,
+            corruptor=Corruptor(tokenizer_only.encoder, corruption_of(config), config.train.seed),
+            tokenizer_only=tokenizer_only,
             dtype=getattr(torch, config.model.dtype),
             reference_engine=reference_engine,
             reference=(
                 None
                 if reference_engine is None
-                else ShardedPolicy(reference_engine.module, outline, temperature)
+                else ShardedPolicy(reference_engine.module, tokenizer_only, temperature)
             ),
         )
 
     @torch.no_grad()
     def score(self, job: ScoreJob) -> list[ResponseStatistics]:
-        """One result a piece."""
+        """One result per piece."""
         engine, policy = (
             (self.reference_engine, self.reference) if job.of_reference else (self.engine, self.policy)
         )
-        assert policy is not None, "the method needs no reference model"
-        policy.always_see = job.images
+        assert policy is not None, "the method has no reference model"
+        policy.always_encode = job.images
         with engine.eval_mode():
             with_entropy = job.view != "corrupted"
             found = [
                 self._statistics(policy, piece, job.view, job.step, with_entropy) for piece in job.pieces
             ]
-            policy.let_go()
+            policy.release()
         return [_on_cpu(statistics) for statistics in found]
 
     def update(self, job: UpdateJob) -> RankUpdate:
-        """Gradients of all pieces, then verl's own clipping and optimizer step; none where a loss is not finite."""
+        """Gradients of all pieces, then verl's own clipping and optimizer step; no step if a loss is not finite."""
         engine, last = self.engine, len(job.pieces) - 1
         terms: dict[str, float] = defaultdict(float)
         broken: list[str] = []
-        self.policy.always_see = job.images
+        self.policy.always_encode = job.images
         with engine.train_mode():
             for group in engine.optimizer.param_groups:
                 group["lr"] = job.lr
             engine.optimizer_zero_grad()
             for number, piece in enumerate(job.pieces):
                 with engine._gradient_sync_context(is_last_micro_batch=number == last):
-                    loss, values = objective(self.method, self._inputs(piece), job.totals)
-                    # FSDP2 takes the mean of the ranks' gradients; the loss is a share of a global sum.
+                    loss, values = objective(self.method, self._forward(piece), job.totals)
+                    # FSDP2 averages the ranks' gradients; the loss is a share of a global sum.
                     (loss * distributed.get_world_size() * float(piece.counts)).backward()
                 if piece.counts:
-                    _add(terms, {"total": loss.detach(), **values})
+                    add_terms(terms, {"total": loss.detach(), **values})
                     broken += [] if bool(torch.isfinite(loss)) else [prompt.id for prompt in piece.prompts]
             norm = math.nan if _anywhere(bool(broken)) else float(engine.optimizer_step())
         return RankUpdate(dict(terms), norm, tuple(dict.fromkeys(broken)))
@@ -106,7 +114,7 @@ class Rank:
         return [name for name, shard in shards.items() if not bool(torch.isfinite(shard).all())]
 
     def export(self, folder: Path) -> None:
-        """Gathered weight by weight, in the type that the model computes in; the first rank writes them."""
+        """Gather the weights one by one, in the dtype of the model's compute; the first rank writes them."""
         first = distributed.get_rank() == 0
         weights: dict[str, Tensor] = {}
         for name, weight in self.policy.model.state_dict().items():
@@ -114,29 +122,15 @@ class Rank:
             if first:
                 weights[name] = whole.detach().to("cpu", self.dtype, copy=True)
         if first:
-            save_outline(self.outline, weights, folder)
+            save_with_weights(self.tokenizer_only, weights, folder)
         distributed.barrier()
 
-    def _inputs(self, piece: Piece) -> ObjectiveInputs:
-        """What the driver knows of the rows, with their forward pass."""
-        exact = self.method.entropy_coef != 0 and self.method.entropy_form == "exact"
+    def _forward(self, piece: Piece) -> Batch:
+        """The rows from the driver with their forward pass."""
+        exact = needs_exact_entropy(self.method)
         found = self._statistics(self.policy, piece, "clean", 0, exact)
-        assert piece.inputs is not None
-        assert piece.is_response is not None
-        device = found.logprobs_BT.device
-        kept = piece.is_response.to(device)
-        known = {
-            name: value.to(device) for name, value in vars(piece.inputs).items() if isinstance(value, Tensor)
-        }
-        return replace(
-            piece.inputs,
-            **known
-            | {
-                "logprobs_BT": found.logprobs_BT[kept],
-                "entropy_BT": found.entropy_BT[kept],
-                "sft_logprobs_AT": found.logprobs_BT[~kept],
-            },
-        )
+        assert piece.batch is not None
+        return piece.batch.with_forward(found.logprobs_BT, found.entropy_BT)
 
     def _statistics(
         self, policy: ShardedPolicy, piece: Piece, view: View, step: int, with_entropy: bool
@@ -166,20 +160,15 @@ class Rank:
                     with_entropy=with_entropy,
                 )
             )
-            # FSDP2 finds its way back through what is returned, and through nothing else.
+            # FSDP2 runs its backward hooks on what is returned, and on nothing else.
             return kept[0].logprobs_BT, kept[0].entropy_BT
 
-        logprobs_BT, entropy_BT = policy.together(work)
+        logprobs_BT, entropy_BT = policy.gathered(work)
         return replace(kept[0], logprobs_BT=logprobs_BT, entropy_BT=entropy_BT)
 
 
-def _add(terms: dict[str, float], values: dict[str, Tensor]) -> None:
-    for name, value in values.items():
-        terms[name] = max(terms[name], float(value)) if name in MAXIMA else terms[name] + float(value)
-
-
 def _gathered(weight: Any) -> Tensor:
-    """The whole of a shard; between steps verl may have moved it to the CPU, out of NCCL's reach."""
+    """The whole tensor of a shard, which verl may have moved to the CPU, out of NCCL's reach."""
     if not isinstance(weight, DTensor):
         return weight
     device: Any = torch.cuda.current_device() if torch.cuda.is_available() else "cpu"
@@ -188,7 +177,7 @@ def _gathered(weight: Any) -> Tensor:
 
 
 def _anywhere(flag: bool) -> bool:
-    """Whether it is so on any rank."""
+    """Whether the flag is set on any rank."""
     found = torch.tensor(float(flag))
     distributed.all_reduce(found, distributed.ReduceOp.MAX)
     return bool(found)
@@ -196,3 +185,57 @@ def _anywhere(flag: bool) -> bool:
 
 def _on_cpu(found: ResponseStatistics) -> ResponseStatistics:
     return replace(found, **{name: v.cpu() for name, v in vars(found).items() if v is not None})
+
+
+class ShardedPolicy(Policy):
+    """A policy whose weights verl holds in FSDP2 shards; every rank must call it equally often."""
+
+    def __init__(self, module: Any, tokenizer_only: Policy, temperature: float = 1.0) -> None:
+        super().__init__(module, tokenizer_only.tokenizer, tokenizer_only.encoder)
+        self.temperature = temperature
+        prepare_forward(module)
+        module.forward = types.MethodType(_call, module)
+        self.always_encode = False
+        """Whether rows without an image enter the vision tower too, because other ranks do."""
+        self._blank: Tensor | None = None
+
+    def gathered(self, work: Work) -> tuple[Tensor, ...]:
+        """The result of `work`, called with gathered weights."""
+        head = self.model.get_output_embeddings()
+        if isinstance(head, FSDPModule):
+            head.unshard()  # its weight is used without calling the module
+        self._blank = None
+        return self.model(work)
+
+    def release(self) -> None:
+        """Free gathered weights, which an optimizer step or a checkpoint would make stale."""
+        for module in self.model.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()
+
+    def features(
+        self, prompts: Sequence[EncodedPrompt], view: Literal["clean", "corrupted"] = "clean"
+    ) -> list[list[ImageFeatures]]:
+        """Never cached: a cache hit on one rank alone would put the ranks out of step."""
+        if self.always_encode and not any(prompt.images for prompt in prompts):
+            (blank,) = self._encode([prompts[0].with_images((self.family.blank_image(),))])
+            self._blank = _zero_of(blank[0])
+        return self._encode(prompts)
+
+    def embed(self, input_ids_RL: Tensor, features_R: Sequence[Sequence[ImageFeatures]]) -> dict[str, Any]:
+        """As in `Policy`; a blank image adds zero, so that gradients reach the vision tower on every rank."""
+        inputs = super().embed(input_ids_RL, features_R)
+        if self._blank is not None:
+            embeds = inputs["inputs_embeds"]
+            assert isinstance(embeds, Tensor)
+            inputs["inputs_embeds"] = embeds + self._blank.to(embeds.dtype)
+        return inputs
+
+
+def _call(_: Any, work: Work) -> tuple[Tensor, ...]:
+    return work()
+
+
+def _zero_of(image: ImageFeatures) -> Tensor:
+    """Zero, with a gradient path to everything that produced the features."""
+    return 0.0 * torch.stack([part.float().sum() for part in image.tensors]).sum()

@@ -1,4 +1,4 @@
-"""A rollout replica for machines without a GPU: this project's own shared-prefill decoding in a Ray actor."""
+"""A rollout replica for machines without a GPU: this project's own decoder in a Ray actor."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class RolloutServer:
 
     def __init__(self, path: str, options: dict[str, Any]) -> None:
         torch.set_num_threads(1)
-        temperature = options.pop("temperature", 1.0)
+        temperature = options.pop("temperature")
         self.policy = load_policy(path, ModelOptions(**options))
         self.policy.temperature = temperature
         self.global_steps: int | None = None
@@ -40,50 +40,50 @@ class RolloutServer:
         return os.getpid()
 
     async def generate(
-        self, request_id: str, prompts: list[Prompt], order: SampleRequest, **_: Any
+        self, request_id: str, prompts: list[Prompt], request: SampleRequest, **_: Any
     ) -> TokenOutput:
         """All samples of all these prompts, as `extra_fields["groups"]`."""
         async with self._lock:
-            groups = await asyncio.to_thread(self._sample, prompts, order)
+            groups = await asyncio.to_thread(self._sample, prompts, request)
         return TokenOutput(token_ids=[], extra_fields={"groups": groups, "global_steps": self.global_steps})
 
-    def _sample(self, prompts: list[Prompt], order: SampleRequest) -> list[list[Response]]:
+    def _sample(self, prompts: list[Prompt], request: SampleRequest) -> list[list[Response]]:
         policy = self.policy
         painter = Corruptor(policy.encoder, Corruption(kind="grey"), 0)
         groups: list[list[Response]] = [[] for _ in prompts]
         for start in range(0, len(prompts), CHUNK):
             encoded = [policy.encoder.encode(prompt) for prompt in prompts[start : start + CHUNK]]
-            if order.blank:
+            if request.blank:
                 encoded = [painter.corrupt(prompt, 0) for prompt in encoded]
             policy.forget_features()
             for index, responses in sample_responses(
                 policy,
                 encoded,
-                order.num_samples,
-                order.sampling,
-                key=order.key,
-                batch_tokens=order.batch_tokens,
+                request.num_samples,
+                request.sampling,
+                key=request.key,
+                batch_tokens=request.batch_tokens,
             ):
                 groups[start + index] = responses
         policy.forget_features()
         return groups
 
     async def load(self, weights: dict[str, Tensor], global_steps: int | None) -> None:
-        """Take over all weights; nothing that was computed with the old ones is kept."""
+        """Replace all weights and forget everything computed with the old ones."""
         async with self._lock:
             known = self.policy.model.state_dict()
             unknown, absent = set(weights) - set(known), set(known) - set(weights)
             if unknown or absent - _tied(known, weights):
                 raise ValueError(
-                    f"the rollout's model does not fit the trained one: {sorted(unknown)[:3]} are not known to "
-                    f"it, {sorted(absent)[:3]} were not sent"
+                    f"the rollout's model does not match the trained one: it has no {sorted(unknown)[:3]}, and "
+                    f"{sorted(absent)[:3]} were not sent"
                 )
             self.policy.model.load_state_dict(weights, strict=False)
             self.policy.forget_features()
             self.global_steps = global_steps
 
     async def clear_kv_cache(self) -> None:
-        """The image features are all that outlives a request."""
+        """Image features are all that is kept between requests."""
         async with self._lock:
             self.policy.forget_features()
 
@@ -93,13 +93,13 @@ class RolloutServer:
 
 
 def _tied(known: dict[str, Tensor], sent: dict[str, Tensor]) -> set[str]:
-    """Weights that need not be sent, because they are another name of one that is."""
+    """Weights that are another name of one that was sent."""
     places = {known[name].data_ptr() for name in sent if name in known}
     return {name for name, value in known.items() if value.data_ptr() in places}
 
 
 class PivotReplica(RolloutReplica):
-    """One server a replica, on the node of its rank."""
+    """One server per replica, on the node of its rank."""
 
     async def launch_servers(self) -> None:
         options = self.config.engine_kwargs.get("pivot") or {}
@@ -127,7 +127,7 @@ def _node_id(_: Any) -> str:
 
 
 class WeightSender(BaseRollout):
-    """The rank's side: all ranks gather every weight, the first of each replica sends them."""
+    """The ranks' side: all gather every weight, and the first rank of each replica sends them."""
 
     def __init__(self, config: Any, model_config: Any, device_mesh: Any, **_: Any) -> None:
         super().__init__(config, model_config, device_mesh)
@@ -147,7 +147,7 @@ class WeightSender(BaseRollout):
         global_steps: int | None = None,
         **_: Any,
     ) -> None:
-        """Every rank must take all of them: each is gathered from all ranks as it is taken."""
+        """Every rank must iterate over all weights: each is gathered from all ranks on the way."""
         whole = {name: weight.detach().cpu().clone() for name, weight in weights}
         if self._server is not None:
             await ray.get_actor(self._server).load.remote(whole, global_steps)

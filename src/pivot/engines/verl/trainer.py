@@ -1,73 +1,78 @@
-"""verl's V1 trainer whose step is this project's.
+"""verl's V1 trainer as the driver of a run.
 
-verl's own loop drives: it starts the workers and the rollout replicas, counts steps, sends weights to the replicas
-after each, and ends. What happens within a step is `Trainer.step`, the very line of the embedded engine.
+verl starts the workers and the rollout replicas; `fit` then hands over to `Run`, the same one that the local engine
+uses, with an engine made of verl's parts.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import ray
-import transfer_queue
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict
+from ray.exceptions import GetTimeoutError, RayActorError, RayError
 from verl.trainer.ppo.v1.trainer_base import register_trainer
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
+from verl.utils.tracking import Tracking
 
-from pivot.config import to_dict
-from pivot.engines.verl.checkpoints import load_shards, save_cluster
-from pivot.engines.verl.cluster_trainer import RemoteWorkers, build_cluster_trainer
-from pivot.engines.verl.recorder import Recorder
-from pivot.engines.verl.rollouts import RemoteSampler
+from pivot.config import Config, from_dict, to_dict
+from pivot.engines.ranks import RanksEngine
+from pivot.engines.settings import model_options
+from pivot.engines.verl.launch import PROGRESS, STOP
 from pivot.engines.verl.worker import PivotWorker, RayRanks
 from pivot.errors import UserError
-from pivot.models.loading import load_outline
-from pivot.runs.state import load_progress
-from pivot.training import build
-from pivot.training.prompts import drop_long_prompts, training_prompts
+from pivot.models.loading import load_tokenizer_only
+from pivot.runs.folder import RunFolder
+from pivot.runs.run import Run
+from pivot.runs.trackers import scalars
+from pivot.sampling import SampleRequest
+from pivot.types import Prompt, Response
+
+PATIENCE = 10.0
+"""Seconds to wait for signs of life; a busy process is not dead."""
 
 
 @register_trainer("pivot")
 class PivotTrainer(PPOTrainerSync):
-    """PIVOT and every other preset on verl's workers."""
+    """Any preset on verl's workers and replicas."""
 
     def __init__(self, config: DictConfig) -> None:
         with open_dict(config):
-            config.trainer.v1.trainer_mode = "sync"  # verl's classes ask for this very word
-        self.recorder = Recorder(Path(config.pivot.run), resume=config.pivot.resume)
-        self._processes: dict[str, Any] = {}
+            config.trainer.v1.trainer_mode = "sync"  # verl's classes compare with this word
+        run = Path(config.pivot.run)
+        folder = RunFolder.open(run)
+        self.processes: dict[str, Any] = {}
+        """Ranks and replicas by name, for the reason of a failure."""
+        self.run = Run(
+            from_dict(folder.read_config()),
+            folder,
+            resume=config.pivot.resume,
+            stream=(run / PROGRESS).open("a", buffering=1, encoding="utf-8"),
+            stopping=StopFile(run / STOP),
+            reason_of=lambda error: explain(error, self.processes),
+            trackers=lambda: [VerlTracker(config)],
+        )
+        self.run.folder.update_status(**{name: metadata.version(name) for name in ("verl", "ray")})
         super().__init__(config)
 
-    # Setting up ------------------------------------------------------------------------------------------
-
     def init(self) -> None:
-        with self.recorder.watching(lambda: self._processes):
+        with self.run.recording_failure():
             super().init()
 
     def _init_tokenizer(self) -> None:
-        """Tokens and images are known to the outline; verl's own tokenizer is not needed here."""
-        config = self.recorder.config
-        folder = self.config.actor_rollout_ref.model.path
-        self.outline = load_outline(Path(folder), build.model_options(config))
-        self.tokenizer, self.processor = self.outline.tokenizer, None
+        folder = Path(self.config.actor_rollout_ref.model.path)
+        self.tokenizer_only = load_tokenizer_only(folder, model_options(self.run.config))
+        self.tokenizer, self.processor = self.tokenizer_only.tokenizer, None
 
     def _init_dataloader(self) -> None:
-        """Prompts by id instead of verl's data loader: the stream and the buffer draw from them."""
-        config, progress = self.recorder.config, self.recorder.progress
-        found = drop_long_prompts(
-            training_prompts(config), self.outline, config.rollout.max_prompt_tokens, list
-        )
-        for note in found.notes:
-            progress.say(note)
-        if len(found) < config.train.prompts_per_step:
-            raise UserError(
-                f"only {len(found)} prompts of {found.name} fit into rollout.max_prompt_tokens="
-                f"{config.rollout.max_prompt_tokens}; a step needs {config.train.prompts_per_step}"
-            )
-        self.train_dataset = found.by_id
-        self.total_training_steps = config.train.steps
-        self.steps_per_epoch = config.train.steps + 1  # verl's epochs are not ours: it counts one
+        """The run's own prompts, read before workers are started, instead of verl's data loader."""
+        self.train_dataset = self.run.prompts.by_id
+        self.total_training_steps = self.run.config.train.steps
 
     def _init_resource_pool_mgr(self) -> None:
         super()._init_resource_pool_mgr()
@@ -75,72 +80,126 @@ class PivotTrainer(PPOTrainerSync):
             self.role_worker_mapping[role] = ray.remote(PivotWorker)
 
     def _load_checkpoint(self) -> None:
-        """Called by verl once workers and replicas are there."""
-        group, start = self.actor_rollout_wg, self.recorder.start
-        found = group.prepare(to_dict(self.recorder.config))
-        self.recorder.folder.update_status(ranks=[{"host": host, "process": pid} for host, pid in found])
+        """Called by verl once workers and replicas exist. The run loads its own checkpoints later."""
+        found = self.actor_rollout_wg.prepare(to_dict(self.run.config))
+        self.run.folder.update_status(ranks=[{"host": host, "process": pid} for host, pid in found])
         names = [f"rank {n} (process {pid} on {host})" for n, (host, pid) in enumerate(found)]
-        self._processes = dict(zip(names, group.workers, strict=True))
+        self.processes = dict(zip(names, self.actor_rollout_wg.workers, strict=True))
         for replica in self.llm_server_manager.get_replicas():
             for server in replica.servers:
-                self._processes[f"rollout replica {replica.replica_rank}"] = server
-        self.global_steps = start.step if start else 0
-        if start:
-            load_shards(group, start)
+                self.processes[f"rollout replica {replica.replica_rank}"] = server
+        self.global_steps = 0
 
-    # The loop --------------------------------------------------------------------------------------------
+    def on_init_end(self) -> None:
+        """The engine sends weights to the replicas before they sample."""
 
     def fit(self, agent_loop_manager: Any) -> None:
-        with self.recorder.watching(lambda: self._processes):
-            judge = build.build_judge(self.recorder.config)
-            try:
-                self._build(agent_loop_manager, judge)
-                super().fit(agent_loop_manager)
-                self.recorder.finish()
-            finally:
-                judge.close()
+        """Instead of verl's own loop."""
+        agent_loop_manager.tokenizer_only = self.tokenizer_only
 
-    def _build(self, rollouts: Any, judge: Any) -> None:
-        recorder = self.recorder
-        rollouts.outline = self.outline
-        self.cluster = build_cluster_trainer(
-            recorder.config,
-            self.outline,
-            self.train_dataset,
-            judge,
-            recorder.progress.clock,
-            RemoteWorkers(RayRanks(self.actor_rollout_wg), rollouts, self.checkpoint_manager.sleep_replicas),
+        def open_engine(config: Config, _: Path | None) -> RanksEngine:
+            ranks, rollouts = RayRanks(self.actor_rollout_wg), VerlRollouts(agent_loop_manager, self)
+            return RanksEngine("verl", config, self.tokenizer_only.encoder, ranks, rollouts)
+
+        self.run.go(open_engine)
+
+
+@dataclass
+class VerlRollouts:
+    """`ranks.Rollouts` over verl's replicas."""
+
+    manager: Any
+    """`ReplicaRollouts` or `ServerRollouts`."""
+    trainer: PivotTrainer
+
+    def sample(
+        self, prompts: Sequence[Prompt], request: SampleRequest
+    ) -> Iterator[tuple[int, list[Response]]]:
+        return self.manager.sample(prompts, request)
+
+    def wake(self, version: int) -> None:
+        """vLLM keeps prefixes, processed images and encoder outputs by their hash alone, so they are cleared."""
+        self.trainer.checkpoint_manager.update_weights(version)
+        replicas = self.trainer.llm_server_manager.get_replicas()
+        ray.get([server.clear_kv_cache.remote() for replica in replicas for server in replica.servers])
+
+    def sleep(self) -> None:
+        self.trainer.checkpoint_manager.sleep_replicas()
+
+
+class VerlTracker:
+    """`runs.Tracker` for the loggers of verl's `trainer.logger`."""
+
+    def __init__(self, config: DictConfig) -> None:
+        self._tracking = Tracking(
+            project_name=config.trainer.project_name,
+            experiment_name=config.trainer.experiment_name,
+            default_backend=config.trainer.logger,
+            config=OmegaConf.to_container(config, resolve=True),
         )
-        if recorder.start:
-            load_progress(self.cluster, recorder.start.path)
-        evaluation = recorder.build_evaluation(judge, open_sampler=lambda _: RemoteSampler(rollouts))
-        recorder.begin(self.cluster, evaluation)
 
-    def step(self, metrics: dict, timing_raw: dict) -> transfer_queue.KVBatchMeta:
-        """The step of the embedded engine, with its forwards and updates on the ranks."""
-        self.cluster.lr = self.recorder.learning_rate()
-        self.outcome = self.cluster.step()
-        # The driver holds a step's rows itself; verl's queue learns that there was a step, and clears it away.
-        keys, tags = [f"step-{self.outcome.step}"], [{"status": "success"}]
-        transfer_queue.kv_batch_put(keys=keys, partition_id="train", tags=tags)
-        return transfer_queue.KVBatchMeta(partition_id="train", keys=keys, tags=tags)
+    def write(self, step: int, metrics: Mapping[str, Any]) -> None:
+        self._tracking.log(data=scalars(metrics), step=step)
 
-    def on_step_end(self) -> None:
-        """verl sends the new weights; nothing that the replicas computed with the old ones may survive that."""
-        super().on_step_end()
-        self._clear_caches()
-        self.row = self.recorder.record(self.outcome, self.cluster.lr)
-        self.recorder.save_if_due(lambda folder: save_cluster(self.cluster, self.actor_rollout_wg, folder))
-        if self.recorder.stop_asked:
-            self.total_training_steps = 0  # verl's loop ends here
+    def close(self) -> None:
+        self._tracking.finish()
 
-    def _clear_caches(self) -> None:
-        """Prefixes, processed images and encoder outputs; vLLM keeps replayed images by their hash alone."""
-        servers = [server for r in self.llm_server_manager.get_replicas() for server in r.servers]
-        ray.get([server.clear_kv_cache.remote() for server in servers])
 
-    def _compute_metrics(
-        self, batch: transfer_queue.KVBatchMeta, metrics: dict, timing_raw: dict, **_: Any
-    ) -> None:
-        """The row of metrics.jsonl, for verl's own loggers as well."""
-        metrics.update({name: value for name, value in self.row.items() if isinstance(value, int | float)})
+class StopFile:
+    """`runs.StopRequest` through a file that the process of `pivot train` writes."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.stepping = False
+
+    def __bool__(self) -> bool:
+        return self._path.exists()
+
+    @property
+    def reason(self) -> str:
+        return self._path.read_text(encoding="ascii").strip() if self else "stopped"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+def explain(error: BaseException, actors: Mapping[str, Any]) -> str:
+    """Why a run failed, in one sentence: a process that died is named, not just the call that noticed.
+
+    Args:
+        actors: the run's processes by name, e.g. `rank 0 (process 4711 on host)`.
+    """
+    dead = _dead(actors) if isinstance(error, RayError) else []
+    if dead:
+        return (
+            f"{', '.join(dead)} {'has' if len(dead) == 1 else 'have'} died, killed or out of memory; the last "
+            "checkpoint is good, continue with --resume"
+        )
+    cause = vars(error).get("cause")
+    if isinstance(cause, Exception):
+        return explain(cause, {})
+    if isinstance(error, UserError):
+        return str(error)
+    lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[-1] if lines else 'no reason given'}"
+
+
+def _dead(actors: Mapping[str, Any]) -> list[str]:
+    calls = {name: actor.__ray_ready__.remote() for name, actor in actors.items()}
+    waiting = list(calls.values())
+    ray.wait(waiting, num_returns=len(waiting), timeout=PATIENCE)
+    return [name for name, call in calls.items() if _failed(call)]
+
+
+def _failed(call: Any) -> bool:
+    try:
+        ray.get(call, timeout=0.1)
+    except GetTimeoutError:
+        return False
+    except RayActorError:
+        return True
+    return False

@@ -1,7 +1,8 @@
-"""verl's worker with the jobs of this project beside verl's own methods."""
+"""verl's worker with the jobs of this project besides verl's own methods."""
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 from collections.abc import Sequence
@@ -12,11 +13,15 @@ from verl.single_controller.base.decorator import Dispatch, register
 from verl.workers.engine_workers import ActorRolloutRefWorker
 
 from pivot.config import from_dict
-from pivot.engines.verl.jobs import RankUpdate, ScoreJob, UpdateJob
+from pivot.engines.jobs import RankUpdate, ScoreJob, UpdateJob
+from pivot.engines.settings import model_options
 from pivot.engines.verl.rank import Rank
-from pivot.models.loading import load_outline
+from pivot.errors import UserError
+from pivot.models.loading import load_tokenizer_only
 from pivot.models.policy import ResponseStatistics
-from pivot.training.build import model_options
+
+SHARDS = "shards"
+"""What verl's checkpoint manager writes: one file of weights, optimizer and random state per rank."""
 
 
 class PivotWorker(ActorRolloutRefWorker):
@@ -24,17 +29,17 @@ class PivotWorker(ActorRolloutRefWorker):
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def prepare(self, settings: dict[str, Any]) -> tuple[str, int]:
-        """Make this project's side of the rank from a run's configuration; returns its host and process id."""
+        """Build this project's side of the rank from a run's configuration; returns host and process id."""
         config = from_dict(settings)
         assert self.actor is not None
-        outline = load_outline(Path(self.actor.model_config.local_path), model_options(config))
+        tokenizer_only = load_tokenizer_only(Path(self.actor.model_config.local_path), model_options(config))
         reference = None if self.ref is None else self.ref.engine
-        self.pivot_rank = Rank.build(config, outline, self.actor.engine, reference)
+        self.pivot_rank = Rank.build(config, tokenizer_only, self.actor.engine, reference)
         return socket.gethostname(), os.getpid()
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def export(self, folder: str) -> None:
-        """The whole model as a Hugging Face folder, in the type it computes in; the first rank writes it."""
+        """Write the whole model as a Hugging Face folder; the first rank writes it."""
         self.pivot_rank.export(Path(folder))
 
     @register(dispatch_mode=Dispatch.DP_COMPUTE)
@@ -51,7 +56,7 @@ class PivotWorker(ActorRolloutRefWorker):
 
 
 class RayRanks:
-    """`jobs.Ranks` over verl's worker group."""
+    """`jobs.Ranks` over verl's worker group. All nodes must see the run's folder."""
 
     def __init__(self, group: Any) -> None:
         self._group = group
@@ -68,3 +73,22 @@ class RayRanks:
 
     def nonfinite_weights(self) -> list[list[str]]:
         return self._group.nonfinite_weights()
+
+    def save(self, folder: Path) -> None:
+        self._group.save_checkpoint(str(folder / SHARDS), None, 0)
+        self._group.export(str(folder / "model"))
+
+    def load(self, folder: Path) -> None:
+        found = saved_ranks(folder)
+        if found != self.size:
+            raise UserError(
+                f"{folder} was saved by {found} ranks and {self.size} are to load it; resume with as many (--nodes, "
+                f"--gpus), or start a new run from its weights with --model {folder / 'model'}"
+            )
+        self._group.load_checkpoint(str(folder / SHARDS))
+
+
+def saved_ranks(checkpoint: Path) -> int | None:
+    """How many ranks wrote a checkpoint; None for one of the local engine."""
+    path = checkpoint / SHARDS / "fsdp_config.json"
+    return json.loads(path.read_bytes())["world_size"] if path.is_file() else None

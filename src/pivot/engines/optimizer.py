@@ -1,7 +1,7 @@
-"""AdamW, with float32 master weights where the model is held in a narrower type.
+"""AdamW, with float32 master weights if the model is held in a narrower type.
 
-At a learning rate of 1e-6 an update is far smaller than bfloat16's spacing around most weights: added to bfloat16
-weights directly, it would be rounded away.
+At a learning rate of 1e-6 an update is far smaller than bfloat16's spacing around most weights, and would be rounded
+away.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class MasterAdamW:
 
     @property
     def parameters(self) -> list[nn.Parameter]:
-        """The model's own weights, whose gradients are taken."""
+        """The model's own weights, which hold the gradients."""
         return self._weights
 
     def set_lr(self, lr: float) -> None:

@@ -1,7 +1,7 @@
-"""Nested states (an optimizer's, a generator's) in one safetensors file, exactly and without pickle.
+"""Nested states, such as an optimizer's, in one safetensors file, exactly and without pickle.
 
-The tensors are the file's tensors; the shape of the nest, with everything that is not a tensor, is JSON in
-its header. Every container is tagged: JSON alone would turn a tuple into a list and the key 0 into "0".
+Tensors are the file's tensors; the nesting, with everything that is not a tensor, is JSON in its header. Each container
+is tagged: JSON alone would turn a tuple into a list and the key 0 into "0".
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _HEADER = "pivot-state"
 
 
 def save_tensors(path: Path, state: Any) -> None:
-    """Write a nest of dicts, lists, tuples, tensors, numbers, strings, booleans and None.
+    """Write nested dicts, lists, tuples, tensors, numbers, strings, booleans and None.
 
-    A tensor that occurs twice is stored once and comes back as one. Tensors come back contiguous, on the CPU,
-    without gradient; a dictionary's keys are strings or integers. Anything else is a TypeError saying where.
+    A tensor that occurs twice is stored once and is one tensor after loading. Tensors are loaded contiguous, on the CPU
+    and without gradient; keys are strings or integers. Anything else is a TypeError that names its place.
     """
     found = _Tensors()
     tree = _encode(state, (), found)
@@ -39,7 +39,7 @@ def load_tensors(path: Path) -> Any:
     try:
         with safe_open(path, framework="pt") as file:
             header = file.metadata() or {}
-            # Copies, since the file's own memory map would tie the run to a checkpoint that will be deleted.
+            # Copies: a memory map would keep a checkpoint that will be deleted in use.
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as damage:
         raise UserError(f"{path} cannot be read: {damage}.") from damage
@@ -50,7 +50,7 @@ def load_tensors(path: Path) -> Any:
 
 @dataclass
 class _Tensors:
-    """The tensors met so far."""
+    """The tensors found so far."""
 
     by_name: dict[str, torch.Tensor] = field(default_factory=dict)
     names: dict[tuple, str] = field(default_factory=dict)

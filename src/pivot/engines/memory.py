@@ -1,4 +1,4 @@
-"""Running out of memory costs a second try with half the tokens, not the run."""
+"""Out of memory: try again with half the tokens."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from pivot.errors import UserError
 Value = TypeVar("Value")
 
 _WORDS = ("can't allocate memory", "not enough memory", "out of memory", "bad_alloc", "ALLOC_FAILED")
-"""How torch's allocators, and the libraries below it, say so in a plain RuntimeError."""
+"""Messages of plain RuntimeErrors from torch's allocators and the libraries below."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory is what was missing; a GPU has an exception of its own, the CPU's allocator has not."""
+    """Whether an error means out of memory; only GPUs have an exception class for it."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and any(words in str(error) for words in _WORDS)
 
 
 def within_memory(work: Callable[[], Value], halve: Callable[[], bool], setting: str) -> Value:
-    """What `work` returns; each time it runs out of memory it is started again with half its budget.
+    """The result of `work`; each time it runs out of memory it is started again with half its budget.
 
     Args:
-        work: can be started again; reads its budget anew each time.
-        halve: makes the budget smaller; False where that is switched off or nothing is left to divide.
+        work: can be started again; reads its budget each time.
+        halve: halves the budget; False if that is switched off or nothing is left to divide.
         setting: the budget's name in the configuration.
     """
     while True:
@@ -42,12 +42,12 @@ def within_memory(work: Callable[[], Value], halve: Callable[[], bool], setting:
                     f"out of memory, and {setting} was not or cannot be lowered further ({_first_line(error)}); "
                     "see the section Memory of docs/training.md"
                 ) from error
-        # Behind the handler: the exception's traceback held on to everything that the attempt had allocated.
+        # After the handler: the exception's traceback kept everything that the attempt had allocated.
         release_memory()
 
 
 def release_memory() -> None:
-    """Give back what no object holds any more."""
+    """Free memory that is no longer referenced."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

@@ -1,23 +1,24 @@
-"""What the driver gives each rank to do, and what it gets back: plain data, whole prompts, no pixels.
+"""The jobs that a driver gives to ranks, and their results: plain data, whole prompts, no pixels.
 
-Ranks hold shards of one model, so they must enter it equally often. Units are dealt by length, each rank packs its
-own, and a rank with fewer micro-batches than the others gets stand-ins whose values count for nothing.
+Ranks hold shards of one model, so they must enter it equally often. Prompts are partitioned by length, each rank packs
+its own, and a rank with fewer micro-batches than the others gets copies that do not count.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from pivot.method import ObjectiveInputs, ObjectiveTotals
+from pivot.engines.base import ScoreRequest, View
+from pivot.engines.packing import MicroBatch, Packing, Part, row_indices, select
+from pivot.method import Batch, ObjectiveTotals
 from pivot.models.policy import Layout, ResponseStatistics
 from pivot.models.rows import PromptWithResponses
-from pivot.training.packing import MicroBatch, Packing, Part, row_indices, select
-from pivot.training.scoring import View
 from pivot.types import Prompt
 
 
@@ -30,13 +31,11 @@ class Piece:
     """Token ids, by prompt."""
     layout: Layout
     rows: Tensor
-    """Which of all responses they are."""
+    """Indices of the responses among all of the job's."""
     counts: bool = True
-    """False for a stand-in."""
-    inputs: ObjectiveInputs | None = None
-    """What the loss needs beside the forward pass."""
-    is_response: Tensor | None = None
-    """bool [rows]: False for the anchors behind them that are supervised targets (Off-SFT)."""
+    """False for a copy that only keeps the ranks in step."""
+    batch: Batch | None = None
+    """What the loss needs besides the forward pass."""
 
 
 @dataclass(frozen=True)
@@ -47,9 +46,9 @@ class ScoreJob:
     step: int
     view: View
     images: bool
-    """Whether any rank sees an image: then all of them enter the vision tower."""
+    """Whether any rank has an image: then all of them enter the vision tower."""
     of_reference: bool = False
-    """By the frozen model that training started from."""
+    """Score with the frozen model that training started from."""
 
 
 @dataclass(frozen=True)
@@ -65,24 +64,24 @@ class UpdateJob:
 
 @dataclass(frozen=True)
 class RankUpdate:
-    """What an update did, as one rank saw it."""
+    """One rank's result of an update."""
 
     terms: dict[str, float]
-    """Of this rank's rows; they add up over ranks."""
+    """Of this rank's rows; the sum over ranks is the minibatch's."""
     grad_norm: float
-    """Of the whole gradient; not finite: no step was made."""
+    """Of the whole gradient; not finite if no step was made."""
     broken: tuple[str, ...] = ()
-    """Ids of prompts on this rank whose loss is not finite."""
+    """Ids of this rank's prompts whose loss is not finite."""
 
 
 class Ranks(Protocol):
-    """All ranks together; each method takes a job a rank and returns a result a rank."""
+    """All ranks together; `score` and `update` take one job per rank and return one result per rank."""
 
     @property
     def size(self) -> int: ...
 
     def score(self, jobs: Sequence[ScoreJob]) -> list[list[ResponseStatistics]]:
-        """One result a piece, on the CPU."""
+        """One result per piece, on the CPU."""
         ...
 
     def update(self, jobs: Sequence[UpdateJob]) -> list[RankUpdate]: ...
@@ -91,14 +90,40 @@ class Ranks(Protocol):
         """Names of the weights that hold a NaN or an infinity, by rank."""
         ...
 
+    def save(self, folder: Path) -> None:
+        """The model as a Hugging Face folder `model/`, and each rank's weights and optimizer."""
+        ...
+
+    def load(self, folder: Path) -> None: ...
+
+
+def score_jobs(request: ScoreRequest, packing: Packing, num_ranks: int) -> list[ScoreJob]:
+    """One job per rank."""
+    pieces = pieces_of(request.units, partition(request.units, packing, num_ranks))
+    images = has_images(request.units)
+    return [ScoreJob(part, request.step, request.view, images, request.of_reference) for part in pieces]
+
+
+def update_jobs(
+    units: Sequence[PromptWithResponses],
+    batch: Batch,
+    totals: ObjectiveTotals,
+    lr: float,
+    packing: Packing,
+    num_ranks: int,
+) -> list[UpdateJob]:
+    """One job per rank; each piece carries its rows of the batch."""
+    images = has_images(units)
+    return [
+        UpdateJob(tuple(replace(p, batch=batch.select(p.rows)) for p in part), totals, lr, images)
+        for part in pieces_of(units, partition(units, packing, num_ranks))
+    ]
+
 
 def partition(
     units: Sequence[PromptWithResponses], packing: Packing, num_ranks: int
 ) -> list[list[MicroBatch]]:
-    """The micro-batches of each rank, equally many on all; those past the end of a list are stand-ins.
-
-    A unit stays whole on its rank, so that its images are encoded there alone.
-    """
+    """The micro-batches of each rank. A prompt stays whole on its rank, which alone encodes its images."""
     plans: list[list[MicroBatch]] = []
     for share in _shares(units, num_ranks):
         plan = packing.plan([units[u] for u in share])
@@ -109,12 +134,12 @@ def partition(
 def pieces_of(
     units: Sequence[PromptWithResponses], plans: Sequence[Sequence[MicroBatch]]
 ) -> list[tuple[Piece, ...]]:
-    """The pieces of each rank, with stand-ins up to the same number."""
+    """The pieces of each rank, filled up to equal numbers with copies of the smallest."""
     longest = max(map(len, plans))
     smallest = min((m for plan in plans for m in plan), key=lambda m: _tokens(units, m))
-    stand_in = _piece(units, smallest, counts=False)
+    copy = _piece(units, smallest, counts=False)
     return [
-        tuple([_piece(units, micro) for micro in plan] + [stand_in] * (longest - len(plan))) for plan in plans
+        tuple([_piece(units, micro) for micro in plan] + [copy] * (longest - len(plan))) for plan in plans
     ]
 
 
@@ -123,7 +148,7 @@ def has_images(units: Sequence[PromptWithResponses]) -> bool:
 
 
 def _shares(units: Sequence[PromptWithResponses], num_ranks: int) -> list[list[int]]:
-    """Indices of the units of each rank: the longest first, always to the rank with the least to do."""
+    """Indices of each rank's units: the longest first, always to the rank with the fewest tokens."""
     shares: list[list[int]] = [[] for _ in range(num_ranks)]
     load = [0] * num_ranks
     for u in sorted(range(len(units)), key=lambda u: (-units[u].tree_length, u)):

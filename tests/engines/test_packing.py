@@ -2,9 +2,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pivot.engines.packing import Packing, row_indices, select
 from pivot.models.encoding import EncodedPrompt
 from pivot.models.rows import PromptWithResponses
-from pivot.training.packing import Packing, row_indices, select
 from pivot.types import Prompt
 
 

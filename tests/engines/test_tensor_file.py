@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+from pivot.engines.tensor_file import load_tensors, save_tensors
 from pivot.errors import UserError
-from pivot.runs.tensor_file import load_tensors, save_tensors
 
 
 def round_trip(tmp_path: Path, state: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Micro-batches: groups by length, as many as the token budget holds; and the step's responses as padded tensors."""
+"""Micro-batches: prompts with their responses, sorted by length and packed up to a token budget."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class MicroBatch:
 
 @dataclass
 class Packing:
-    """How rows are laid out and how large a micro-batch may be; one of it serves a whole run."""
+    """How rows are laid out and how large a micro-batch may be; a run has one."""
 
     layout: Layout = "tree"
     micro_batch_tokens: int = 16384
@@ -38,7 +38,7 @@ class Packing:
     """Whether running out of memory lowers `micro_batch_tokens` instead of ending the run."""
 
     def plan(self, units: Sequence[PromptWithResponses]) -> list[MicroBatch]:
-        """All responses of all units, each once, in micro-batches of similar length and at most the budget."""
+        """All responses of all units, each once, in micro-batches of similar length within the budget."""
         parts = [part for u, unit in enumerate(units) if unit.responses for part in self._split(u, unit)]
         parts.sort(key=lambda part: (_longest(units[part.unit], part.responses), part.unit))
         batches: list[list[Part]] = []
@@ -49,7 +49,7 @@ class Packing:
         return [MicroBatch(self.layout, tuple(batch)) for batch in batches]
 
     def halve(self, units: Sequence[PromptWithResponses]) -> bool:
-        """Plan these units in micro-batches of at most half their present size; False where that cannot be done."""
+        """Lower the budget so that these units need at most half of it; False if that is impossible."""
         plan = self.plan(units)
         divisible = any(sum(len(part.responses) for part in batch.parts) > 1 for batch in plan)
         if not (self.may_halve and divisible):
@@ -59,7 +59,7 @@ class Packing:
         return True
 
     def _split(self, index: int, unit: PromptWithResponses) -> list[Part]:
-        """A unit in parts that fit the budget; a single response may exceed it, then it goes alone."""
+        """A unit in parts within the budget; a single response that exceeds it is a part of its own."""
         parts: list[tuple[int, ...]] = [()]
         for i in range(len(unit.responses)):
             grown = (*parts[-1], i)
@@ -70,7 +70,7 @@ class Packing:
         return [Part(index, part) for part in parts]
 
     def _cost(self, units: Sequence[PromptWithResponses], parts: Sequence[Part]) -> int:
-        """Tokens that go through the model: a tree holds each prompt once, repeated rows are padded to the longest."""
+        """Tokens computed: a tree holds each prompt once, repeated rows are padded to the longest."""
         if self.layout == "tree":
             return sum(
                 len(units[p.unit].prompt) + sum(len(units[p.unit].responses[i]) for i in p.responses)
@@ -84,7 +84,7 @@ def _longest(unit: PromptWithResponses, responses: Sequence[int]) -> int:
 
 
 def select(units: Sequence[PromptWithResponses], batch: MicroBatch) -> list[PromptWithResponses]:
-    """The units of a micro-batch with just its responses."""
+    """The units of a micro-batch with its responses only."""
     return [
         PromptWithResponses(units[part.unit].prompt, [units[part.unit].responses[i] for i in part.responses])
         for part in batch.parts
@@ -92,7 +92,7 @@ def select(units: Sequence[PromptWithResponses], batch: MicroBatch) -> list[Prom
 
 
 def first_rows(units: Sequence[PromptWithResponses]) -> list[int]:
-    """Row of each unit's first response when all responses are counted through."""
+    """Index of each unit's first response among all responses."""
     starts, total = [], 0
     for unit in units:
         starts.append(total)
@@ -101,13 +101,13 @@ def first_rows(units: Sequence[PromptWithResponses]) -> list[int]:
 
 
 def row_indices(units: Sequence[PromptWithResponses], batch: MicroBatch) -> Tensor:
-    """Which of all responses, counted through, the rows of a micro-batch are."""
+    """Indices of a micro-batch's responses among all responses."""
     starts = first_rows(units)
     return torch.tensor([starts[part.unit] + i for part in batch.parts for i in part.responses])
 
 
 def pad_rows(rows: Sequence[Tensor], width: int) -> Tensor:
-    """Rows of different length as one [B, width] tensor, 0 behind their ends."""
+    """Rows of different lengths as one [B, width] tensor, padded with 0."""
     out = torch.zeros(len(rows), width)
     for row, values in zip(out, rows, strict=True):
         row[: len(values)] = values

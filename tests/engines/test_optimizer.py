@@ -2,7 +2,7 @@ import copy
 
 import torch
 
-from pivot.training.optimizer import MasterAdamW
+from pivot.engines.optimizer import MasterAdamW
 
 SETTINGS = {"lr": 1e-6, "weight_decay": 0.01}
 

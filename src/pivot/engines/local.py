@@ -1,0 +1,259 @@
+"""The engine of one process: the policy, the reference model and the optimizer on one device."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from pivot.config import Config
+from pivot.engines.ahead import ScoreAhead
+from pivot.engines.base import (
+    ScoreRequest,
+    Skipped,
+    Update,
+    add_terms,
+    needs_exact_entropy,
+)
+from pivot.engines.memory import within_memory
+from pivot.engines.optimizer import MasterAdamW
+from pivot.engines.packing import MicroBatch, row_indices, select
+from pivot.engines.scoring import Scorer
+from pivot.engines.settings import corruption_of, logprob_temperature, model_options, packing_of
+from pivot.engines.tensor_file import load_tensors, save_tensors
+from pivot.method import Batch, count_totals, objective
+from pivot.models.corruption import Corruptor
+from pivot.models.encoding import EncodedPrompt
+from pivot.models.loading import load_policy, save_policy
+from pivot.models.policy import Policy, ResponseStatistics
+from pivot.models.rows import PromptWithResponses
+from pivot.sampling import NativeSampler, SampleRequest, plan_batches, sample_responses
+from pivot.types import PreparedPrompt, Prompt, Response
+
+SMALL_MODEL = 5_000_000
+"""Below this many weights one thread is faster than two."""
+ADAPTERS = "adapters.safetensors"
+OPTIMIZER = "optimizer.safetensors"
+
+
+class LocalEngine:
+    """`base.Engine` in this process, on a CPU or one GPU."""
+
+    name = "local"
+
+    def __init__(self, config: Config, policy: Policy, reference: Policy | None = None) -> None:
+        self.policy, self.method = policy, config.method
+        self.encoder = policy.encoder
+        self.corruptor = Corruptor(policy.encoder, corruption_of(config), config.train.seed)
+        self.packing = packing_of(config, policy.family)
+        self.batch_tokens = config.rollout.batch_tokens
+        """Prompt and response tokens decoded at once."""
+        self.optimizer = build_optimizer(config, policy)
+        self.scorer = Scorer(policy, self.corruptor, self.packing)
+        self._reference = None if reference is None else Scorer(reference, self.corruptor, self.packing)
+        self._grad_clip = config.train.grad_clip
+        self._may_halve = config.train.halve_on_oom
+        # On a GPU both would wait for the same device.
+        self._overlaps = config.train.overlap and policy.device.type == "cpu"
+        self._ahead = ScoreAhead(self.scorer.score)
+        self._step: int | None = None
+
+    @classmethod
+    def open(cls, config: Config, checkpoint: Path | None = None) -> LocalEngine:
+        """Load the models; the policy's weights come from `checkpoint` if one is given."""
+        lora = bool(config.model.lora_rank)
+        # Adapters are merged into a checkpoint's model: training continues from where they started, and `load`.
+        policy = load_model(config, None if checkpoint is None or lora else str(checkpoint / "model"))
+        reference = None
+        if config.method.needs_reference:
+            # Loaded again on resume, so that it needs no checkpoint.
+            reference = load_model(config)
+            reference.model.requires_grad_(False)
+            reference.model.eval()
+        return cls(config, policy, reference)
+
+    @property
+    def description(self) -> str:
+        return f"{self.policy.num_parameters / 1e6:.1f}M weights"
+
+    @property
+    def budgets(self) -> dict[str, int]:
+        return {"micro_batch_tokens": self.packing.micro_batch_tokens, "batch_tokens": self.batch_tokens}
+
+    def prepare(self, prompt: Prompt) -> EncodedPrompt:
+        return self.encoder.encode(prompt)
+
+    # Sampling ----------------------------------------------------------------------------------------------
+
+    def sample(
+        self,
+        prompts: Sequence[PreparedPrompt],
+        request: SampleRequest,
+        meanwhile: Sequence[ScoreRequest] = (),
+    ) -> list[list[Response]]:
+        encoded = [_encoded(prompt) for prompt in prompts]
+        for early in meanwhile:
+            self._begin(early.step)
+        with self._ahead.during(meanwhile if self._overlaps else ()):
+            return within_memory(
+                partial(self._sample, encoded, request),
+                partial(self._halve_batch, encoded, request),
+                "rollout.batch_tokens",
+            )
+
+    def _sample(self, prompts: Sequence[EncodedPrompt], request: SampleRequest) -> list[list[Response]]:
+        found = dict(
+            sample_responses(
+                self.policy,
+                prompts,
+                request.num_samples,
+                request.sampling,
+                key=request.key,
+                batch_tokens=self.batch_tokens,
+            )
+        )
+        return [found[i] for i in range(len(prompts))]
+
+    def _halve_batch(self, prompts: Sequence[EncodedPrompt], request: SampleRequest) -> bool:
+        """Decode at most half as many of these prompts at once; False if that is impossible."""
+        lengths = [len(prompt) for prompt in prompts]
+        num_samples, max_tokens = request.num_samples, request.sampling.max_tokens
+        most = max(map(len, plan_batches(lengths, num_samples, max_tokens, self.batch_tokens)), default=0)
+        if not self._may_halve or most < 2:
+            return False
+        need = num_samples * (max(lengths) + max_tokens)
+        self.batch_tokens = min(self.batch_tokens, need * most) // 2
+        return True
+
+    def evaluation_sampler(self) -> NativeSampler:
+        return NativeSampler(self.policy)
+
+    # Scoring -----------------------------------------------------------------------------------------------
+
+    def score(self, request: ScoreRequest) -> ResponseStatistics:
+        self._begin(request.step)
+        if request.of_reference:
+            assert self._reference is not None, "the method has no reference model"
+            found = self._reference.score(request)
+            self._reference.policy.forget_features()
+            return found
+        return self._ahead.score(request)
+
+    def _begin(self, step: int) -> None:
+        """Image features and early scores belong to one step: the next one has other corruption masks."""
+        if step != self._step:
+            self._step = step
+            self._forget()
+
+    def _forget(self) -> None:
+        self.policy.forget_features()
+        self._ahead.forget()
+
+    # Updates -----------------------------------------------------------------------------------------------
+
+    def update(self, units: Sequence[PromptWithResponses], batch: Batch, lr: float) -> Update:
+        """Skips the step if the loss or the gradient is not finite."""
+        self.optimizer.set_lr(lr)
+        terms, broken = within_memory(
+            partial(self._gradients, units, batch),
+            partial(self.packing.halve, units),
+            "train.micro_batch_tokens",
+        )
+        norm = float(torch.nn.utils.clip_grad_norm_(self.optimizer.parameters, self._grad_clip))
+        skipped = None
+        if broken:
+            skipped = Skipped("loss", broken)
+        elif not math.isfinite(norm):
+            skipped = Skipped("gradient", [unit.prompt.prompt.id for unit in units])
+        else:
+            self.optimizer.step()
+            self._forget()
+        self.optimizer.zero_grad()
+        return Update(terms, norm, skipped)
+
+    def _gradients(
+        self, units: Sequence[PromptWithResponses], batch: Batch
+    ) -> tuple[dict[str, float], list[str]]:
+        """Accumulate the gradients of a minibatch; its terms, and ids of prompts whose loss is not finite."""
+        totals = count_totals(self.method, batch)
+        terms: dict[str, float] = defaultdict(float)
+        broken: list[str] = []
+        self.optimizer.zero_grad()
+        for micro in self.packing.plan(units):
+            with self.policy.training():
+                rows = self._forward(units, micro, batch)
+                loss, values = objective(self.method, rows, totals)
+                loss.backward()
+            if not bool(torch.isfinite(loss.detach())):
+                broken += [unit.prompt.prompt.id for unit in select(units, micro)]
+            add_terms(terms, {"total": loss.detach(), **values})
+        return dict(terms), list(dict.fromkeys(broken))
+
+    def _forward(self, units: Sequence[PromptWithResponses], micro: MicroBatch, batch: Batch) -> Batch:
+        chosen = select(units, micro)
+        features = self.policy.features([_encoded(unit.prompt) for unit in chosen])
+        exact = needs_exact_entropy(self.method)
+        found = self.policy.score(chosen, features, layout=micro.layout, with_entropy=exact)
+        rows = batch.select(row_indices(units, micro))
+        return rows.with_forward(found.logprobs_BT, found.entropy_BT)
+
+    def nonfinite_weights(self) -> list[str]:
+        weights = self.policy.model.named_parameters()
+        return [name for name, weight in weights if not bool(torch.isfinite(weight).all())]
+
+    # Checkpoints -------------------------------------------------------------------------------------------
+
+    def save(self, folder: Path) -> None:
+        """`model/`, the optimizer and, where there are any, the adapters that are merged into `model/`."""
+        save_policy(self.policy, folder / "model")
+        trained = self.policy.trainable_parameters()
+        adapters = {name: p.detach() for name, p in trained.items() if ".lora_" in name}
+        if adapters:
+            save_tensors(folder / ADAPTERS, adapters)
+        save_tensors(folder / OPTIMIZER, self.optimizer.state_dict())
+
+    def load(self, folder: Path, budgets: Mapping[str, int]) -> None:
+        """Optimizer and adapters; `open` has read the weights."""
+        if (folder / ADAPTERS).exists():
+            parameters = self.policy.trainable_parameters()
+            with torch.no_grad():
+                for name, value in load_tensors(folder / ADAPTERS).items():
+                    parameters[name].copy_(value)
+        self.optimizer.load_state_dict(load_tensors(folder / OPTIMIZER))
+        if budgets:
+            self.packing.micro_batch_tokens = budgets["micro_batch_tokens"]
+            self.batch_tokens = budgets["batch_tokens"]
+
+    def close(self) -> None: ...
+
+
+def load_model(config: Config, path: str | None = None) -> Policy:
+    """The policy of a run; the seed also fixes the initial low-rank adapters."""
+    torch.manual_seed(config.train.seed)
+    policy = load_policy(path or config.model.path, model_options(config))
+    policy.temperature = logprob_temperature(config)
+    if config.train.threads is not None:
+        torch.set_num_threads(config.train.threads)
+    elif policy.num_parameters < SMALL_MODEL:
+        torch.set_num_threads(1)
+    return policy
+
+
+def build_optimizer(config: Config, policy: Policy) -> MasterAdamW:
+    train = config.train
+    return MasterAdamW(
+        policy.trainable_parameters().values(),
+        lr=train.lr,
+        betas=(train.adam_beta1, train.adam_beta2),
+        weight_decay=train.weight_decay,
+        fused=True,
+    )
+
+
+def _encoded(prompt: PreparedPrompt) -> EncodedPrompt:
+    assert isinstance(prompt, EncodedPrompt), "prepared by this engine"
+    return prompt

@@ -1,6 +1,6 @@
 """What a configuration must fulfil beyond the types of its fields; each failure is one sentence.
 
-The method's own bounds are checked by `pivot.method.Method` itself.
+A method's parts check their own numbers.
 """
 
 from __future__ import annotations
@@ -134,11 +134,10 @@ def _data(config: Config) -> Iterator[str]:
 
 def _method(config: Config) -> Iterator[str]:
     method, data = config.method, config.data
-    needs_experts = method.needs_anchors and method.anchor_source == "expert"
-    if needs_experts and data.experts is None and data.train != PROCEDURAL:
+    if method.has_experts and data.experts is None and data.train != PROCEDURAL:
         yield (
             f"Method {method.name} learns from expert demonstrations: give data.experts, "
             'a file of JSON lines {"id", "response"}.'
         )
-    if method.anchor_use == "off_policy" and config.buffer.store_logprobs is False:
+    if method.trains_on_experience and config.buffer.store_logprobs is False:
         yield "method.anchor_use=off_policy divides by recorded log-probs: leave buffer.store_logprobs unset."

@@ -13,6 +13,8 @@ from typing import Any
 
 from pivot import recipes
 from pivot.config import Config, apply_settings, to_dict, validate
+from pivot.config.coerce import parse
+from pivot.config.methods import settings_for
 from pivot.config.schema import all_fields
 from pivot.method import Method
 from pivot.reproduce.plan import BASE, OVERHEAD, Cell, Plan, setting_path
@@ -43,18 +45,29 @@ def _recipe(name: str) -> Config:
 @cache
 def _kept_defaults(recipe: str, arm: str, defaults: tuple[str, ...]) -> list[str]:
     """Those of the plan's defaults that recipe and preset leave at today's default; a value of their own stays."""
-    own = _values(apply_settings(_recipe(recipe), [f"method={arm}"]))
-    today = _values(_defaults(()))
-    return [s for s in defaults if own[setting_path(s)] == today[setting_path(s)]]
+    config = apply_settings(_recipe(recipe), [f"method={arm}"])
+    own, today = _values(config), _values(_DEFAULTS)
+    kept = [s for s in defaults if own[setting_path(s)] == today[setting_path(s)]]
+    return list(settings_for(config.method, kept))
 
 
-def _defaults(changed: tuple[str, ...]) -> Config:
-    """Every field at its default, the method's too, but for those of the given settings."""
-    return apply_settings(replace(Config(), method=Method("", "")), changed)
+_DEFAULTS = replace(Config(), method=Method("", ""))
+"""Every field at its default, the method's too."""
 
 
 def _values(config: Config) -> dict[str, Any]:
     return {info.path: info.value for info in all_fields(config)}
+
+
+def _plan_defaults(settings: tuple[str, ...]) -> dict[str, Any]:
+    """The defaults with those that have changed since the plan was written, as nested mappings."""
+    defaults = to_dict(_DEFAULTS)
+    hints = {info.path: info.hint for info in all_fields(_DEFAULTS)}
+    for setting in settings:
+        path, _, text = setting.partition("=")
+        section, name = path.strip().split(".")
+        defaults[section][name] = parse(text.strip(), hints[path.strip()], path)
+    return defaults
 
 
 def identity(plan: Plan, cell: Cell) -> dict[str, Any]:
@@ -64,8 +77,11 @@ def identity(plan: Plan, cell: Cell) -> dict[str, Any]:
     leaves finished cells valid. A default that has changed since the plan was written counts as the plan has it.
     """
     world = plan.worlds[cell.world]
-    config = to_dict(cell_config(plan, cell))
-    changed = difference(config, to_dict(_defaults(plan.defaults)))
+    resolved = cell_config(plan, cell)
+    config = to_dict(resolved)
+    # Settings of parts that the method lacks change no number.
+    config["method"] = {name: config["method"][name] for name in resolved.method.own_settings()}
+    changed = difference(config, _plan_defaults(plan.defaults))
     found: dict[str, Any] = {"version": plan.version, "config": changed, "test": world.test}
     if world.start.origin:
         found["start"] = asdict(world.start)

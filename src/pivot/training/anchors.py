@@ -49,6 +49,11 @@ class AnchorSelector:
     experts: Mapping[str, torch.Tensor]
     """Expert demonstrations by prompt id (CalibRL); empty elsewhere."""
 
+    @property
+    def _keeps_scores(self) -> bool:
+        anchors = self.method.anchors
+        return anchors is not None and anchors.anchor_scores == "collected"
+
     def rate(
         self, visits: Sequence[PromptDraw], encoded: Mapping[str, EncodedPrompt], step: int
     ) -> dict[str, ScoredCandidates]:
@@ -57,10 +62,10 @@ class AnchorSelector:
         With `anchor_scores=collected` only for prompts with a candidate that was never scored: all candidates of a
         prompt are compared under one corrupted image, and what is not known decides nothing.
         """
-        if self.method.anchor_source != "buffer":
+        if self.method.anchors is None or self.method.has_experts:
             return {}
         chosen = [visit for visit in visits if len(visit.candidates) > 1]
-        if self.method.anchor_scores == "collected":
+        if self._keeps_scores:
             chosen = [v for v in chosen if any(not c.is_scored for c in v.candidates)]
         return self._score_candidates({v.prompt.id: v.candidates for v in chosen}, encoded, step)
 
@@ -77,7 +82,7 @@ class AnchorSelector:
         `rated` is what `rate` has found already; the rest is rated here.
         """
         scores = AnchorScores()
-        if self.method.anchor_source == "expert":
+        if self.method.has_experts:
             chosen = {g.prompt.id: self.experts.get(g.prompt.id) for g in groups}
             for group in groups:
                 ids = chosen[group.prompt.id]
@@ -99,7 +104,7 @@ class AnchorSelector:
 
         `groups` are all that were sampled: what the filter drops may be drawn later.
         """
-        if self.method.anchor_scores != "collected" or not self.method.needs_anchors:
+        if not self._keeps_scores:
             return
         stored = {
             g.prompt.id: self.buffer.candidates(g.prompt.id) for g in groups if g.prompt.id in self.buffer
@@ -118,16 +123,17 @@ class AnchorSelector:
         rated: Mapping[str, ScoredCandidates],
         step: int,
     ) -> AnchorScores:
-        scores = AnchorScores()
+        anchors, scores = self.method.anchors, AnchorScores()
+        assert anchors is not None
         known = [rated[g.prompt.id] for g in groups if g.prompt.id in rated]
         scores.dependency = _mean([c.dependency or 0.0 for found in known for c in found.candidates])
-        if self.method.anchor_scores == "collected":
+        if self._keeps_scores:
             old = [c for g in groups if g.prompt.id not in rated for c in visits[g.prompt.id].candidates]
             scores.age = _mean([step - c.scored_step for c in old]) or 0.0
         for group in groups:
             visit, today = visits[group.prompt.id], rated.get(group.prompt.id)
             candidates = visit.candidates if today is None else today.candidates
-            best = _select(candidates, self.method.anchor_keep)
+            best = _select(candidates, anchors.anchor_keep)
             group.anchor = _as_anchor(candidates[best], visit, step)
             if today is not None:
                 group.anchor.logprobs_T, group.anchor.entropy_T = today.tokens[best]

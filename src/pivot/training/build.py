@@ -9,6 +9,7 @@ import torch
 
 from pivot.config import Config
 from pivot.experience import ExperienceBuffer, ReplayGate
+from pivot.method import Replay
 from pivot.models.corruption import Corruption, Corruptor
 from pivot.models.loading import ModelOptions, load_policy
 from pivot.models.policy import Policy
@@ -81,16 +82,17 @@ def build_trainer(
 
 
 def build_buffer(config: Config) -> ExperienceBuffer:
+    replay = config.method.replay or Replay()
     return ExperienceBuffer(
-        responses_per_prompt=config.method.responses_per_prompt or config.rollout.responses,
+        responses_per_prompt=replay.responses_per_prompt or config.rollout.responses,
         max_prompts=config.buffer.max_prompts,
         seed=config.train.seed,
     )
 
 
 def build_gate(config: Config) -> ReplayGate:
-    method = config.method
-    return ReplayGate(method.solved_threshold, round(method.warmup_share * config.train.steps))
+    replay = config.method.replay or Replay()
+    return ReplayGate(replay.solved_threshold, round(replay.warmup_share * config.train.steps))
 
 
 def build_optimizer(config: Config, policy: Policy) -> MasterAdamW:
@@ -139,7 +141,7 @@ def plan_of(config: Config) -> StepPlan:
         batch_tokens=config.rollout.batch_tokens,
         halve_on_oom=config.train.halve_on_oom,
         recompute_logprobs=config.rollout.recompute_logprobs,
-        store_logprobs=config.method.anchor_use == "off_policy" if stored is None else stored,
+        store_logprobs=config.method.trains_on_experience if stored is None else stored,
         overlap=config.train.overlap,
     )
 
@@ -154,9 +156,9 @@ def packing_of(config: Config) -> Packing:
 
 def corruption_of(config: Config) -> Corruption:
     """The intervention of a run; what `corruption` leaves open is the method's."""
-    chosen, method = config.corruption, config.method
-    raw = method.corrupt_raw_image if chosen.raw is None else chosen.raw
-    probability = method.corrupt_probability if chosen.probability is None else chosen.probability
+    chosen, own = config.corruption, config.method.corruption
+    raw = own.corrupt_raw_image if chosen.raw is None else chosen.raw
+    probability = own.corrupt_probability if chosen.probability is None else chosen.probability
     return Corruption(chosen.kind, probability, chosen.sigma, raw)
 
 

@@ -85,7 +85,7 @@ class Lookahead:
 
     def _corrupt_ahead(self, kept: Sequence[RolloutGroup], encoded: Encoded, step: int) -> None:
         # Off-PG puts an old response into the group later on.
-        if self.method.needs_corrupted and self.method.anchor_use != "off_policy":
+        if self.method.needs_corrupted and not self.method.trains_on_experience:
             self._corrupt(kept, encoded, step)
 
     def _corrupt(self, groups: Sequence[RolloutGroup], encoded: Encoded, step: int) -> None:

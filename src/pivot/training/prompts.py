@@ -88,7 +88,7 @@ def expert_demonstrations(
     config: Config, prompts: Mapping[str, Prompt], policy: Policy
 ) -> dict[str, torch.Tensor]:
     """Token ids of an expert's response by prompt id, closed with the end of turn; empty unless the method asks."""
-    if config.method.anchor_source != "expert":
+    if not config.method.has_experts:
         return {}
     if config.data.experts is not None:
         texts = _read_experts(Path(config.data.experts))

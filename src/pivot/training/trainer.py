@@ -92,20 +92,17 @@ class Trainer:
         return outcome
 
     def _open(self, step: int) -> Selection:
-        replayed = round(self.plan.prompts * self.method.replay_share) if self._replays else 0
+        replay = self.method.replay if self.gate.is_open else None
+        replayed = 0 if replay is None else round(self.plan.prompts * replay.replay_share)
         quotas = Quotas(
             num_fresh=self.plan.prompts - replayed,
             num_replayed=replayed,
             max_tries=self.plan.max_tries if self.method.dynamic_sampling else 1,
             filter_groups=self.method.dynamic_sampling,
             oversample=self.plan.oversample,
-            with_experience=self.method.anchor_use == "off_policy",
+            with_experience=self.method.trains_on_experience,
         )
         return Selection(self.sources, step, quotas)
-
-    @property
-    def _replays(self) -> bool:
-        return self.method.replay and self.gate.is_open
 
     @property
     def budgets(self) -> dict[str, int]:
@@ -179,7 +176,7 @@ class Trainer:
 
     def _record(self, groups: Sequence[RolloutGroup], step: int) -> None:
         """p-hat from every visit, filtered or not; successful responses that ended by themselves."""
-        if not self.method.replay:
+        if self.method.replay is None:
             return
         if self.plan.store_logprobs:
             self._fill_in_logprobs(groups, step)
@@ -223,13 +220,13 @@ class Trainer:
         if not self.plan.recompute_logprobs:
             _check_logprobs(kept)
         groups = shuffled(kept, self.plan.seed, step)
-        if self.method.anchor_use == "off_policy":
+        if self.method.trains_on_experience:
             groups = [with_experience(group) for group in groups]
         return build_batch(
             groups,
             {group.prompt.id: self.encoded(group.prompt) for group in groups},
             minibatch_groups=self.plan.minibatch_prompts,
-            sum_anchor=self.method.calibration == "seq_sum",
+            sum_anchor=self.method.sums_anchor,
         )
 
     def _score(self, batch: StepBatch, step: int) -> None:
@@ -268,7 +265,7 @@ class Trainer:
 
     def _update(self, batch: StepBatch) -> UpdateSummary:
         with self.clock.phase("update"):
-            return self.updater.update(with_targets(batch) if self.method.anchor_use == "sft" else batch)
+            return self.updater.update(with_targets(batch) if self.method.trains_on_targets else batch)
 
 
 def stored_response(response: Response, with_logprobs: bool) -> StoredResponse:

@@ -114,8 +114,10 @@ class Updater:
 
     def _forward(self, units: Sequence[PromptWithResponses], rows: Batch, micro: MicroBatch) -> Batch:
         chosen = select(units, micro)
-        exact = self.method.entropy_coef != 0 and self.method.entropy_form == "exact"
         found = self.policy.score(
-            chosen, self.policy.features([u.prompt for u in chosen]), layout=micro.layout, with_entropy=exact
+            chosen,
+            self.policy.features([u.prompt for u in chosen]),
+            layout=micro.layout,
+            with_entropy=self.method.needs_entropy,
         )
         return rows.select(row_indices(units, micro)).with_forward(found.logprobs_BT, found.entropy_BT)

@@ -13,7 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from pivot.method import Batch, ObjectiveTotals
+from pivot.method import Batch, Totals
 from pivot.models.policy import Layout, ResponseStatistics
 from pivot.models.rows import PromptWithResponses
 from pivot.training.packing import MicroBatch, Packing, Part, row_indices, select
@@ -55,7 +55,7 @@ class UpdateJob:
     """One optimizer step on some rows of a minibatch."""
 
     pieces: tuple[Piece, ...]
-    totals: ObjectiveTotals
+    totals: Totals
     """Of the whole minibatch, over all ranks."""
     lr: float
     images: bool

@@ -119,8 +119,7 @@ class Rank:
 
     def _forward(self, piece: Piece) -> Batch:
         """The rows from the driver with their forward pass."""
-        exact = self.method.entropy_coef != 0 and self.method.entropy_form == "exact"
-        found = self._statistics(self.policy, piece, "clean", 0, exact)
+        found = self._statistics(self.policy, piece, "clean", 0, self.method.needs_entropy)
         assert piece.batch is not None
         return piece.batch.with_forward(found.logprobs_BT, found.entropy_BT)
 

@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,10 @@ from typing import Any
 from experiments.tiny_world.plan import BASE, OVERHEAD, Cell, Plan, setting_path
 from pivot import recipes
 from pivot.config import Config, apply_settings, to_dict, validate
+from pivot.config.coerce import parse
+from pivot.config.methods import settings_for
 from pivot.config.schema import all_fields
+from pivot.method import Method
 
 NOT_TRAINED = ("model", "data", "rollout")
 """The sections that a base cell depends on."""
@@ -43,25 +46,30 @@ def _recipe(name: str) -> Config:
 
 @cache
 def _kept_defaults(recipe: str, arm: str, defaults: tuple[str, ...]) -> list[str]:
-    """The plan's defaults, where recipe and preset leave today's default in place."""
-    own = _values(apply_settings(_recipe(recipe), [f"method={arm}"]))
-    today = _values(Config())
-    return [s for s in defaults if own.get(setting_path(s), own) == today[setting_path(s)]]
+    """Those of the plan's defaults that recipe and preset leave at today's default; a value of their own stays."""
+    config = apply_settings(_recipe(recipe), [f"method={arm}"])
+    own, today = _values(config), _values(_DEFAULTS)
+    kept = [s for s in defaults if own[setting_path(s)] == today[setting_path(s)]]
+    return list(settings_for(config.method, kept))
+
+
+_DEFAULTS = replace(Config(), method=Method("", ""))
+"""Every field at its default, the method's too."""
 
 
 def _values(config: Config) -> dict[str, Any]:
     return {info.path: info.value for info in all_fields(config)}
 
 
-@cache
-def _defaults(kept: tuple[str, ...]) -> dict[str, Any]:
-    """Every field at its default, DAPO's being the method's; the plan's defaults as the plan has them."""
-    found = to_dict(apply_settings(Config(), ["method=dapo"]))
-    values = _values(apply_settings(Config(), kept))
-    for path in map(setting_path, kept):
-        section, _, field = path.partition(".")
-        found[section][field] = values[path]
-    return found
+def _plan_defaults(settings: tuple[str, ...]) -> dict[str, Any]:
+    """The defaults with those that have changed since the plan was written, as nested mappings."""
+    defaults = to_dict(_DEFAULTS)
+    hints = {info.path: info.hint for info in all_fields(_DEFAULTS)}
+    for setting in settings:
+        path, _, text = setting.partition("=")
+        section, name = path.strip().split(".")
+        defaults[section][name] = parse(text.strip(), hints[path.strip()], path)
+    return defaults
 
 
 def identity(plan: Plan, cell: Cell) -> dict[str, Any]:
@@ -71,7 +79,11 @@ def identity(plan: Plan, cell: Cell) -> dict[str, Any]:
     leaves finished cells valid. A default that has changed since the plan was written counts as the plan has it.
     """
     world = plan.worlds[cell.world]
-    changed = difference(to_dict(cell_config(plan, cell)), _defaults(plan.defaults))
+    resolved = cell_config(plan, cell)
+    config = to_dict(resolved)
+    # Settings of parts that the method lacks change no number.
+    config["method"] = {name: config["method"][name] for name in resolved.method.own_settings()}
+    changed = difference(config, _plan_defaults(plan.defaults))
     found: dict[str, Any] = {"version": plan.version, "config": changed, "test": world.test}
     if world.start.origin:
         found["start"] = asdict(world.start)

@@ -12,7 +12,8 @@ from typing import Any, Literal
 from experiments.tiny_world.starts import Start
 from pivot.config import Config
 from pivot.config.coerce import coerce
-from pivot.config.loading import load_file, nearest, overlay
+from pivot.config.loading import load_file, overlay
+from pivot.config.nearest import nearest
 from pivot.config.schema import all_fields
 from pivot.errors import UserError
 from pivot.method import PRESETS

@@ -58,7 +58,7 @@ def test_later_parts_win(tmp_path):
     config = resolve("tiny", config_file=file, method="papo", seed=3, settings=settings)
     assert config.rollout == recipes.get("tiny").rollout
     assert (config.train.steps, config.train.seed, config.train.lr) == (11, 4, 0.5)
-    assert config.method == replace(PRESETS["papo"], clip_low=0.1)
+    assert config.method == PRESETS["papo"].with_settings(clip_low=0.1)
 
 
 def test_every_shortcut_reaches_its_setting():

@@ -82,20 +82,27 @@ def method_of(plan: Plan, arm: str, *settings: str) -> Method:
 
 def test_the_plan_keeps_the_beta_and_lambda_exp_of_its_time():
     """The presets have others today. An arm's own value stays, and so does what a cell or a group sets."""
-    assert (PRESETS["pivot"].beta, PRESETS["pivot"].anchor_coef) == (0.1, 0.3)
-    for arm in ("pivot", "vaa", "ser", "pivot-grpo", "off-sft-vaa", "pivot-bounded", "calibrl-vaa"):
-        assert (method_of(PLAN, arm).beta, method_of(PLAN, arm).anchor_coef) == (0.5, 0.1)
+
+    def strengths(method: Method) -> tuple[float | None, float | None]:
+        own = method.own_settings()
+        return own.get("beta"), own.get("anchor_coef")
+
+    assert strengths(PRESETS["pivot"]) == (0.1, 0.3)
+    for arm in ("pivot", "pivot-grpo", "off-sft-vaa", "pivot-bounded", "calibrl-vaa"):
+        assert strengths(method_of(PLAN, arm)) == (0.5, 0.1)
+    assert strengths(method_of(PLAN, "vaa")) == (0.5, None)
+    assert strengths(method_of(PLAN, "ser")) == (None, 0.1)
     for arm in ("pivot-adaptive", "pivot-absolute", "pivot-weighted"):
-        assert (method_of(PLAN, arm).beta, method_of(PLAN, arm).anchor_coef) == (1.0, 0.1)
+        assert strengths(method_of(PLAN, arm)) == (1.0, 0.1)
     tuned = method_of(PLAN, "pivot", "method.beta=0.1", "method.anchor_coef=0.3")
-    assert (tuned.beta, tuned.anchor_coef) == (0.1, 0.3)
+    assert strengths(tuned) == (0.1, 0.3)
     assert tuned == PRESETS["pivot"]
     assert method_of(replace(PLAN, defaults=()), "pivot") == PRESETS["pivot"]
 
 
 @pytest.mark.parametrize(
     "kept",
-    ["rollout.max_tries=7", "corruption.sigma=50.0", "method.warmup_share=0.5", "method.dual_clip=null"],
+    ["rollout.max_tries=7", "corruption.sigma=50.0", "method.format_coef=0.5", "method.dual_clip=null"],
 )
 def test_one_line_keeps_a_default_that_has_changed(kept):
     """As if the default had been `kept` when the plan was written: the cells run with it, and are called the same."""
@@ -118,9 +125,9 @@ def test_a_setting_of_the_plan_is_stronger_than_a_kept_default():
 
 def test_a_changed_preset_keeps_its_values_in_the_plan():
     keeping = replace(PLAN, presets={"vppo": ("method.shaping_floor=null",)})
-    assert PRESETS["vppo"].shaping_floor == 0.9
-    assert method_of(keeping, "vppo").shaping_floor is None
-    assert method_of(keeping, "vppo", "method.shaping_floor=0.5").shaping_floor == 0.5
+    assert PRESETS["vppo"].settings()["shaping_floor"] == 0.9
+    assert method_of(keeping, "vppo").settings()["shaping_floor"] is None
+    assert method_of(keeping, "vppo", "method.shaping_floor=0.5").settings()["shaping_floor"] == 0.5
     assert cell_name(keeping, Cell("main", "vppo")) != cell_name(PLAN, Cell("main", "vppo"))
     assert cell_name(keeping, Cell("main", "papo")) == cell_name(PLAN, Cell("main", "papo"))
 

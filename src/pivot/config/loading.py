@@ -5,7 +5,6 @@ All of them become a nested mapping that is applied to an existing configuration
 
 from __future__ import annotations
 
-import difflib
 import json
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -16,10 +15,12 @@ from typing import Any, TypeVar
 import yaml
 
 from pivot.config.coerce import coerce, parse
-from pivot.config.schema import all_fields, describe_type, hints
+from pivot.config.methods import Unparsed, find_method, method_to_dict, overlay_method
+from pivot.config.nearest import unknown_setting
+from pivot.config.schema import describe_type, hints
 from pivot.config.sections import Config
 from pivot.errors import UserError
-from pivot.method import PRESETS, Method
+from pivot.method import Method
 
 Section = TypeVar("Section")
 
@@ -30,6 +31,8 @@ def to_dict(config: Any) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, Method):
+        return method_to_dict(value)
     if is_dataclass(value):
         return to_dict(value)
     return list(value) if isinstance(value, tuple) else value
@@ -51,7 +54,7 @@ def overlay(config: Section, mapping: Mapping[str, Any], prefix: str = "") -> Se
     for key, value in mapping.items():
         path = f"{prefix}{key}"
         if key not in known:
-            raise _unknown(str(key), known, prefix)
+            raise unknown_setting(str(key), known, prefix)
         changes[key] = _value(getattr(config, key), value, known[key], path)
     try:
         return replace(config, **changes)  # pyright: ignore[reportArgumentType]
@@ -62,35 +65,12 @@ def overlay(config: Section, mapping: Mapping[str, Any], prefix: str = "") -> Se
 
 def _value(present: Any, given: Any, hint: Any, path: str) -> Any:
     if hint is Method:
-        return _method(present, given, path)
+        return overlay_method(present, given, path)
     if not is_dataclass(hint):
         return coerce(given, hint, path)
     if not isinstance(given, Mapping):
         raise UserError(f"{path} is {given!r}, but it is a section; give {path}.FIELD = value.")
     return overlay(present, given, f"{path}.")
-
-
-def _method(present: Method, given: Any, path: str) -> Method:
-    """`pivot`, or `{name: pivot, beta: 0.3}`: the preset of that name, then the other fields.
-
-    Without a name the fields change the method that is there. A name that is no preset is taken only from
-    a mapping that gives every field, as a run's config.json does for a method made in Python.
-    """
-    if isinstance(given, str):
-        return preset(given)
-    if not isinstance(given, Mapping):
-        raise UserError(f"{path} is {given!r}, but must be a method's name or a mapping of its fields.")
-    complete = given.keys() >= hints(Method).keys()
-    name = given.get("name")
-    start = present if name is None or complete else preset(str(name))
-    return overlay(start, given, f"{path}.")
-
-
-def preset(name: str) -> Method:
-    """The method of that name; a UserError names the nearest one there is."""
-    if name not in PRESETS:
-        raise UserError(f"There is no method {name!r}; {nearest(name, PRESETS)}.")
-    return PRESETS[name]
 
 
 def apply_settings(config: Config, settings: Iterable[str]) -> Config:
@@ -120,10 +100,14 @@ def _place(mapping: dict[str, Any], path: str, text: str) -> None:
         assert isinstance(hint, type)
         section = hint
         mapping = mapping.setdefault(parent, {})
+        if section is Method:
+            # Which settings there are, and of which type, is known when all settings have named the method.
+            mapping[".".join([*parents[depth + 1 :], name])] = Unparsed(text)
+            return
     hint = _hint(section, name, ".".join(parents))
     if hint is Method:
-        preset(text)
-        # `method=dapo` starts over from a preset: earlier settings of the method are dropped.
+        find_method(text)
+        # `method=dapo` starts over from that method: earlier settings of it are dropped.
         mapping[name] = {"name": text}
     elif is_dataclass(hint):
         raise UserError(f"{path} is a section, not a field: set one of its fields, {path}.FIELD={text}.")
@@ -134,7 +118,7 @@ def _place(mapping: dict[str, Any], path: str, text: str) -> None:
 def _hint(section: type, name: str, where: str) -> Any:
     known = hints(section)
     if name not in known:
-        raise _unknown(name, known, f"{where}." if where else "")
+        raise unknown_setting(name, known, f"{where}." if where else "")
     return known[name]
 
 
@@ -160,24 +144,3 @@ def load_file(path: str | Path) -> dict[str, Any]:
             f"The config file {path} must hold sections with fields, not {type(content).__name__}."
         )
     return content
-
-
-def _unknown(key: str, known: Mapping[str, Any], prefix: str) -> UserError:
-    """Suggests the nearest key of the section, else a setting with that name or with those words in its description."""
-    if not difflib.get_close_matches(key, known, n=1, cutoff=0.8):
-        words = key.replace("_", " ").lower()
-        everything = list(all_fields(Config()))
-        same_name = [info.path for info in everything if info.path.rpartition(".")[2] == key]
-        same_words = [info.path for info in everything if len(words) > 3 and words in info.doc.lower()]
-        for path in (*same_name, *same_words):
-            return UserError(f"There is no setting {prefix}{key}; the nearest is {path}.")
-    return UserError(f"There is no setting {prefix}{key}; {nearest(key, known, prefix)}.")
-
-
-def nearest(name: str, known: Iterable[str], prefix: str = "") -> str:
-    """`the nearest is train.lr`, or all known names if none is near."""
-    known = list(known)
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
-    if close:
-        return f"the nearest is {prefix}{close[0]}"
-    return "there are " + ", ".join(f"{prefix}{word}" for word in known)

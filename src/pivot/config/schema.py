@@ -1,6 +1,6 @@
 """The fields of a configuration: dotted path, type, default and the docstring under each.
 
-All of it is derived from the dataclasses in `sections`; a new field needs no change here.
+All of it follows from the dataclasses of `sections` and the parts of `pivot.method`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from pivot.method import Method
+from pivot.method.method import KNOWN_PARTS, Switches
 
 
 @dataclass(frozen=True)
@@ -38,14 +41,15 @@ def hints(section: type) -> dict[str, Any]:
 
 @cache
 def field_docs(section: type) -> dict[str, str]:
-    """Field -> the docstring under it, on one line; "" if there is none."""
-    body = ast.parse(textwrap.dedent(inspect.getsource(section))).body[0]
-    assert isinstance(body, ast.ClassDef)
+    """Field -> the docstring under it, on one line; "" where there is none."""
     docs = dict.fromkeys(hints(section), "")
-    for statement, following in zip(body.body, body.body[1:], strict=False):
-        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-            docs[statement.target.id] = _string(following)
-    return docs
+    for base in [base for base in reversed(section.__mro__) if is_dataclass(base)]:
+        body = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0]
+        assert isinstance(body, ast.ClassDef)
+        for statement, following in zip(body.body, body.body[1:], strict=False):
+            if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+                docs[statement.target.id] = _string(following)
+    return {name: docs[name] for name in hints(section)}
 
 
 def _string(statement: ast.stmt) -> str:
@@ -71,7 +75,13 @@ def sections(config: Any) -> Iterator[tuple[str, Any]]:
 
 
 def all_fields(config: Any, prefix: str = "") -> Iterator[FieldInfo]:
-    """Every field below `config` with its value, depth first."""
+    """Every leaf below `config` with its present value, depth first; of a method, every known setting."""
+    if isinstance(config, Method):
+        for name in ("name", "summary"):
+            yield FieldInfo(prefix + name, str, getattr(config, name), field_docs(Method)[name])
+        for _, found in method_fields(config, prefix):
+            yield from found
+        return
     docs = field_docs(type(config))
     for name, hint in hints(type(config)).items():
         value = getattr(config, name)
@@ -79,6 +89,19 @@ def all_fields(config: Any, prefix: str = "") -> Iterator[FieldInfo]:
             yield from all_fields(value, f"{prefix}{name}.")
         else:
             yield FieldInfo(prefix + name, hint, value, docs[name])
+
+
+def method_fields(method: Method, prefix: str = "") -> Iterator[tuple[type, list[FieldInfo]]]:
+    """The settings of a method, part by part: its own parts, and every known one that it lacks, as switched off."""
+    values = method.settings()
+    parts = dict.fromkeys((Switches, *KNOWN_PARTS, *(type(part) for part in method.parts())))
+    seen: set[str] = set()
+    for part in parts:
+        docs = field_docs(part)
+        new = {name: hint for name, hint in hints(part).items() if name not in seen}
+        seen |= new.keys()
+        if new:
+            yield part, [FieldInfo(prefix + n, hint, values[n], docs[n]) for n, hint in new.items()]
 
 
 def is_optional(hint: Any) -> bool:

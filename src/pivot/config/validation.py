@@ -1,6 +1,6 @@
 """Checks of a configuration beyond the types of its fields; each problem is one sentence.
 
-`pivot.method.Method` checks its own bounds.
+The parts of a method check their own values.
 """
 
 from __future__ import annotations
@@ -143,11 +143,10 @@ def _data(config: Config) -> Iterator[str]:
 
 def _method(config: Config) -> Iterator[str]:
     method, data = config.method, config.data
-    needs_experts = method.needs_anchors and method.anchor_source == "expert"
-    if needs_experts and data.experts is None and data.train != PROCEDURAL:
+    if method.has_experts and data.experts is None and data.train != PROCEDURAL:
         yield (
             f"Method {method.name} learns from expert demonstrations; set data.experts to "
             'a file of JSON lines {"id", "response"}.'
         )
-    if method.anchor_use == "off_policy" and config.buffer.store_logprobs is False:
+    if method.trains_on_experience and config.buffer.store_logprobs is False:
         yield "method.anchor_use=off_policy needs the recorded log-probs; leave buffer.store_logprobs unset."

@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 
 from torch import Tensor
 
-from pivot.method import Batch, Method
+from pivot.method import Batch
 from pivot.models.corruption import Corruptor
 from pivot.models.encoding import PromptEncoder
 from pivot.models.policy import ResponseStatistics
@@ -125,8 +125,3 @@ def add_terms(total: dict[str, float], values: Mapping[str, Tensor]) -> None:
     """Add the terms of a micro-batch to those of its minibatch, a defaultdict."""
     for name, value in values.items():
         total[name] = max(total[name], float(value)) if name in MAXIMA else total[name] + float(value)
-
-
-def needs_exact_entropy(method: Method) -> bool:
-    """Whether the loss needs the full-vocabulary entropy of the forward pass."""
-    return method.entropy_coef != 0 and method.entropy_form == "exact"

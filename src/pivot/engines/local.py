@@ -17,7 +17,6 @@ from pivot.engines.base import (
     Skipped,
     Update,
     add_terms,
-    needs_exact_entropy,
 )
 from pivot.engines.memory import within_memory
 from pivot.engines.optimizer import MasterAdamW
@@ -196,7 +195,7 @@ class LocalEngine:
     def _forward(self, units: Sequence[PromptWithResponses], micro: MicroBatch, batch: Batch) -> Batch:
         chosen = select(units, micro)
         features = self.policy.features([_encoded(unit.prompt) for unit in chosen])
-        exact = needs_exact_entropy(self.method)
+        exact = self.method.needs_entropy
         found = self.policy.score(chosen, features, layout=micro.layout, with_entropy=exact)
         rows = batch.select(row_indices(units, micro))
         return rows.with_forward(found.logprobs_BT, found.entropy_BT)

@@ -36,7 +36,7 @@ def packing_of(config: Config, family: Family) -> Packing:
 
 def corruption_of(config: Config) -> Corruption:
     """The image corruption of a run; the method decides what the `corruption` section leaves open."""
-    chosen, method = config.corruption, config.method
-    raw = method.corrupt_raw_image if chosen.raw is None else chosen.raw
-    probability = method.corrupt_probability if chosen.probability is None else chosen.probability
+    chosen, own = config.corruption, config.method.corruption
+    raw = own.corrupt_raw_image if chosen.raw is None else chosen.raw
+    probability = own.corrupt_probability if chosen.probability is None else chosen.probability
     return Corruption(chosen.kind, probability, chosen.sigma, raw)

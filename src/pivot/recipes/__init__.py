@@ -10,7 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pivot.config.loading import load_file, nearest, overlay
+from pivot.config.loading import load_file, overlay
+from pivot.config.nearest import nearest
 from pivot.config.schema import hints
 from pivot.config.sections import Config
 from pivot.errors import UserError

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from pivot import recipes
 from pivot.config import Config
-from pivot.config.loading import preset
+from pivot.config.methods import find_method
 from pivot.config.schema import all_fields
 from pivot.sweep import estimate
 from pivot.sweep.claims import judge_claims
@@ -73,14 +73,14 @@ def _status(run: SweepRun) -> str:
 
 def differences(config: Config) -> list[str]:
     """`method=grpo`, and every other setting that is not the recipe's or the method's own."""
-    usual = replace(recipes.get(config.recipe), method=preset(config.method.name))
+    usual = replace(recipes.get(config.recipe), method=find_method(config.method.spec))
     before = {info.path: info.value for info in all_fields(usual)}
     changed = [
         f"{info.path}={setting_text(info.value)}"
         for info in all_fields(config)
         if info.value != before.get(info.path)
     ]
-    return [f"method={config.method.name}", *changed]
+    return [f"method={config.method.spec}", *changed]
 
 
 def _one_node(engine: Engine) -> Engine:

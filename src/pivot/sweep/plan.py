@@ -9,7 +9,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from pivot.config.loading import load_file, nearest, overlay, preset
+from pivot.config.loading import load_file, overlay
+from pivot.config.methods import find_method
+from pivot.config.nearest import nearest
 from pivot.errors import UserError
 from pivot.evaluate.sets import check_name, expand
 
@@ -171,7 +173,7 @@ def _arm(given: Any, where: str) -> Arm:
     if arm.base and {"method", "settings"} & given.keys():
         raise UserError(f"{where} is the model before training (base: true): leave method and settings out.")
     if not arm.base:
-        preset(arm.method)
+        find_method(arm.method)
     return arm
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from pivot import recipes
 from pivot.config import Config, apply_settings, overlay, to_dict, validate
+from pivot.config.methods import find_method, settings_for
 from pivot.config.schema import all_fields
 from pivot.config.validation import problems
 from pivot.errors import UserError
@@ -74,7 +75,7 @@ class SweepRun:
     def train_command(self, engine: Engine) -> list[str]:
         """From the beginning, as a person would type it."""
         words = ["train", *engine.options(), "--recipe", self.plan.recipe]
-        words += ["--method", self.config.method.name, "--seed", str(self.seed)]
+        words += ["--method", self.config.method.spec, "--seed", str(self.seed)]
         for setting in self.settings:
             words += ["--set", setting]
         return [*words, "--out", str(self.folder)]
@@ -122,9 +123,10 @@ def plan_runs(plan: Plan, out: Path, overrides: Overrides | None = None) -> list
 
 
 def _arm_runs(plan: Plan, name: str, arm: Arm, out: Path, overrides: Overrides) -> Iterator[SweepRun]:
-    given = tuple(s for s in overrides.settings if _belongs(s, arm, plan))
+    method = find_method(arm.method)
+    given = settings_for(method, (s for s in overrides.settings if _belongs(s, arm, plan)))
     for seed in [None] if arm.base else range(plan.seeds):
-        settings = (*plan.settings, *arm.settings, *given)
+        settings = (*settings_for(method, plan.settings), *arm.settings, *given)
         config = _config(plan.recipe, arm, seed, settings)
         missing = tuple(path for path in arm.needs if _value(config, path) is None and any(problems(config)))
         if not missing:
@@ -186,7 +188,8 @@ def _folder_name(plan: Plan, arm: Arm, seed: int | None, config: Config, given: 
         return f"base-{_slug(Path(config.model.path).name)}-{told}"
     words = [arm.method]
     for i, setting in enumerate(arm.settings):
-        without = (*plan.settings, *arm.settings[:i], *arm.settings[i + 1 :], *given)
+        common = settings_for(find_method(arm.method), plan.settings)
+        without = (*common, *arm.settings[:i], *arm.settings[i + 1 :], *given)
         if _config(plan.recipe, arm, seed, without) != config:
             words.append(setting.partition("=")[0].rpartition(".")[2] + "-" + setting.partition("=")[2])
     return f"{_slug('-'.join(words))}-seed-{seed}-{digest(config, plan.engine)}"

@@ -21,7 +21,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from pivot.config import Config
-from pivot.engines.base import View, add_terms, needs_exact_entropy
+from pivot.engines.base import View, add_terms
 from pivot.engines.jobs import Piece, RankUpdate, ScoreJob, UpdateJob
 from pivot.engines.settings import corruption_of, logprob_temperature
 from pivot.method import Batch, Method, objective
@@ -127,8 +127,7 @@ class Rank:
 
     def _forward(self, piece: Piece) -> Batch:
         """The rows from the driver with their forward pass."""
-        exact = needs_exact_entropy(self.method)
-        found = self._statistics(self.policy, piece, "clean", 0, exact)
+        found = self._statistics(self.policy, piece, "clean", 0, self.method.needs_entropy)
         assert piece.batch is not None
         return piece.batch.with_forward(found.logprobs_BT, found.entropy_BT)
 

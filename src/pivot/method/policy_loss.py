@@ -1,14 +1,16 @@
-"""The clipped policy objective (Eq. 3) and the k3 divergence that several methods share."""
+"""The clipped policy loss of DAPO and GRPO (Eq. 3)."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from pivot.method.aggregation import token_mean
-from pivot.method.numerics import clamped_log_ratio, on_valid, valid_logprobs
+from pivot.method.batch import Batch
+from pivot.method.numerics import clamped_log_ratio, on_valid, token_mean, valid_logprobs
+from pivot.method.part import ANY, Bounds, Part, Totals
 from pivot.method.shapes import check_floating, check_mask, check_range
 
 
@@ -19,11 +21,11 @@ class PolicyTerms(NamedTuple):
     """-min(rho A, clip(rho) A), bounded by the dual clip; carries the gradient."""
     ratio_BT: Tensor
     """rho; no gradient."""
-    clip_low_BT: Tensor
-    """bool: A < 0 and rho < 1 - clip_low."""
-    clip_high_BT: Tensor
+    clip_low_BT: Tensor | None = None
+    """bool: A < 0 and rho < 1 - clip_low; None for a loss without this clip."""
+    clip_high_BT: Tensor | None = None
     """bool: A > 0 and rho > 1 + clip_high."""
-    dual_clip_BT: Tensor
+    dual_clip_BT: Tensor | None = None
     """bool: A < 0 and rho > dual_clip."""
 
 
@@ -105,33 +107,66 @@ def policy_loss(
     return token_mean(terms.loss_BT, mask_BT, num_tokens=num_tokens)
 
 
-def k3_divergence(
-    logprobs_BT: Tensor, other_logprobs_BT: Tensor, mask_BT: Tensor, *, maximum: float | None = 10.0
-) -> Tensor:
-    """k3 = e^d - d - 1 with d = log q - log p, an estimate of KL(p||q) on tokens sampled from p.
+@dataclass(frozen=True)
+class PolicyLoss(Part):
+    """The policy loss L_RLVR.
 
-    Its derivative by log p is 1 - q/p = c_t (Eq. 10).
-
-    Args:
-        logprobs_BT: [B, T], log p; carries the gradient.
-        other_logprobs_BT: [B, T], log q; no gradient.
-        mask_BT: [B, T].
-        maximum: upper bound of each token's value, past which it has no gradient; None for no bound.
-
-    Returns:
-        [B, T], 0 where masked.
+    Subclasses with a loss of their own override `terms`.
     """
-    check_floating("logprobs_BT", logprobs_BT, ("B", "T"))
-    check_floating("other_logprobs_BT", other_logprobs_BT, logprobs_BT.shape)
-    check_mask("mask_BT", mask_BT, logprobs_BT.shape)
-    valid_BT = mask_BT.bool()
-    other_BT = valid_logprobs(other_logprobs_BT.detach(), valid_BT)
-    log_ratio_BT = clamped_log_ratio(other_BT, valid_logprobs(logprobs_BT, valid_BT))
-    divergence_BT = torch.expm1(log_ratio_BT) - log_ratio_BT
-    return divergence_BT if maximum is None else divergence_BT.clamp(max=maximum)
 
+    bounds: ClassVar[Bounds] = {"clip_low": (0, 1), "clip_high": (0, ANY)}
 
-def reference_kl(logprobs_BT: Tensor, reference_logprobs_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """GRPO's KL(policy || reference), token by token: k3, bounded at 10. [B, T], 0 where masked."""
-    check_floating("reference_logprobs_BT", reference_logprobs_BT, logprobs_BT.shape)
-    return k3_divergence(logprobs_BT, reference_logprobs_BT, mask_BT)
+    clip_low: float = 0.2
+    """epsilon_l of Eq. 3: the ratio is clipped at 1 - clip_low; the value is DAPO's, not in the paper."""
+    clip_high: float = 0.28
+    """epsilon_h of Eq. 3: the ratio is clipped at 1 + clip_high; the value is DAPO's, not in the paper."""
+    dual_clip: float | None = 3.0
+    """Bound on a negative sample's loss, in units of -A; null for none. Not in the paper."""
+    aggregation: Literal["token", "sequence"] = "token"
+    """Mean over all tokens (Eq. 3), or over each response and then over responses (GRPO)."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.dual_clip is not None and self.dual_clip <= 1.0:
+            raise ValueError(f"dual_clip must be above 1 or null, got {self.dual_clip!r}")
+
+    def terms(
+        self, logprobs_BT: Tensor, old_logprobs_BT: Tensor, advantage_BT: Tensor, mask_BT: Tensor
+    ) -> PolicyTerms:
+        """The loss of each token; arguments as in `policy_terms`."""
+        return policy_terms(
+            logprobs_BT,
+            old_logprobs_BT,
+            advantage_BT,
+            mask_BT,
+            clip_low=self.clip_low,
+            clip_high=self.clip_high,
+            dual_clip=self.dual_clip,
+        )
+
+    def __call__(self, batch: Batch, totals: Totals) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss of a micro-batch, and detached sums and counts for the metrics."""
+        logprobs_BT, policy_mask_BT = batch.given("new_logprobs_BT"), batch.given("policy_mask_BT").bool()
+        check_mask("mask_BT", batch.mask_BT, logprobs_BT.shape)
+        check_mask("policy_mask_BT", policy_mask_BT, logprobs_BT.shape)
+        terms = self.terms(
+            logprobs_BT, batch.old_logprobs_BT, batch.given("advantage_BT"), batch.on_policy_mask_BT
+        )
+        loss = totals.mean(on_valid(terms.loss_BT, policy_mask_BT), batch.mask_BT)
+        ratio_BT = terms.ratio_BT
+        clips = {
+            "clip_low": terms.clip_low_BT,
+            "clip_high": terms.clip_high_BT,
+            "dual_clip": terms.dual_clip_BT,
+        }
+        none_BT = torch.zeros_like(policy_mask_BT)
+        return loss, {
+            "policy": loss.detach(),
+            "ratio_sum": ratio_BT.sum(),
+            "ratio_tokens": batch.on_policy_mask_BT.sum(),
+            "ratio_max": ratio_BT.max() if ratio_BT.numel() else ratio_BT.new_zeros(()),
+            **{
+                f"{name}_tokens": ((none_BT if clip_BT is None else clip_BT) & policy_mask_BT).sum()
+                for name, clip_BT in clips.items()
+            },
+        }

@@ -1,8 +1,6 @@
-"""The restraints of ours on Eq. 14, against hand-computed numbers and a naive loop."""
+"""Our variants of Eq. 10 and 14, against hand-computed numbers and a naive loop."""
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 import pytest
 import torch
@@ -23,7 +21,7 @@ UTILITY_BT = torch.tensor([[2.0, -3.0, 0.5], [2.0, -3.0, 0.5]])
 CORRECT_B = torch.tensor([True, False])
 
 
-def test_without_a_restraint_the_utility_is_the_papers() -> None:
+def test_at_the_defaults_the_utility_is_the_papers() -> None:
     assert torch.equal(restrain_utility(UTILITY_BT, CORRECT_B), UTILITY_BT)
 
 
@@ -73,7 +71,7 @@ SUPPORTED, UNSUPPORTED = [-2.0, -2.0], [0.0, 0.0]
 
 def allocate(name: str, corrupted: list[list[float]], **changes):
     """The batch with its advantages, and the beta that adapted."""
-    method = replace(preset(name), utility="local", **changes)
+    method = preset(name).with_settings(utility="local", **changes)
     found, path = allocate_advantage(method, rows(torch.full((4, 2), -1.0), torch.tensor(corrupted)))
     return found, path.beta
 
@@ -129,7 +127,9 @@ def test_a_slip_weighs_little_and_a_percept_much_when_support_is_absolute() -> N
     clean_BT = torch.tensor([[0.01, 0.9]] * 4).log()
     corrupted_BT = torch.tensor([[0.06, 0.2]] * 4).log()
     (plain, _), (absolute, path) = (
-        allocate_advantage(replace(preset(name), utility="local", beta=beta), rows(clean_BT, corrupted_BT))
+        allocate_advantage(
+            preset(name).with_settings(utility="local", beta=beta), rows(clean_BT, corrupted_BT)
+        )
         for name, beta in (("pivot", 0.5), ("pivot-absolute", 1.0))
     )
     wrong = float(plain.group_advantage_B[1])
@@ -155,7 +155,7 @@ def expected_push(**changes) -> tuple[torch.Tensor, float]:
 
     Every word of the vocabulary is a response of one token, once right and once wrong.
     """
-    method = replace(preset("pivot"), utility="local", format_coef=0.0, **changes)
+    method = preset("pivot").with_settings(utility="local", format_coef=0.0, **changes)
     words = len(P_V)
     clean_BT = P_V.log().repeat_interleave(2)[:, None]
     corrupted_BT = Q_V.log().repeat_interleave(2)[:, None]

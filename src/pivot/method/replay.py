@@ -1,13 +1,16 @@
-"""The anchor of a replayed prompt: which of its old responses, and how confident the policy is in it."""
+"""Self-calibrated experience replay: when prompts return (Eq. 6) and which stored response is the anchor (Eq. 7)."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from pivot.method.numerics import valid_logprobs
+from pivot.method.part import ANY, Bounds, Part
 from pivot.method.shapes import check_floating, check_mask
 
 
@@ -59,3 +62,38 @@ def anchor_logprob(logprobs_AT: Tensor, mask_AT: Tensor, *, total: bool = False)
     sum_A = valid_logprobs(logprobs_AT, valid_AT).sum(dim=1)
     value_A = sum_A if total else sum_A / length_A.clamp(min=1)
     return value_A.masked_fill(length_A == 0, torch.nan)
+
+
+@dataclass(frozen=True)
+class Replay(Part):
+    """Part of each batch comes from the experience buffer, at the frontier of what the policy can do."""
+
+    bounds: ClassVar[Bounds] = {
+        "replay_share": (0, 1),
+        "solved_threshold": (0, 1),
+        "warmup_share": (0, 1),
+        "responses_per_prompt": (1, ANY),
+    }
+
+    replay_share: float = 0.5
+    """N_off / N once replay is active (App. C.2)."""
+    solved_threshold: float = 0.45
+    """Replay starts once the share of correct responses exceeds this (App. C.2)."""
+    warmup_share: float = 0.2
+    """Replay starts after this share of the steps at the latest; the value is not in the paper."""
+    responses_per_prompt: int | None = None
+    """Most responses kept per prompt; null for the group size G. Not in the paper."""
+
+
+@dataclass(frozen=True)
+class Anchors(Part):
+    """Where the anchors y_exp come from and how they are chosen; a loss term says what they are for."""
+
+    bounds: ClassVar[Bounds] = {"anchor_keep": (1e-9, 1)}
+
+    anchor_source: Literal["buffer", "expert"] = "buffer"
+    """Own experience (Eq. 7), or demonstrations from a file (CalibRL)."""
+    anchor_keep: float = 0.5
+    """alpha: the share of lowest-entropy candidates among which the anchor is chosen (Sec. 4.1)."""
+    anchor_scores: Literal["current", "collected"] = "current"
+    """Score candidates under today's weights (Sec. 4.1), or keep the scores of their collection."""

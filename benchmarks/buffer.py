@@ -2,9 +2,9 @@
 
     python -m benchmarks.buffer [--repeats 20]
 
-Each size is measured in a process of its own, in seconds of processor time, so that neighbours on the machine
-don't count; saving waits for the disk beyond that. Memory is the resident set after recording beyond the one
-before, against the bytes of the int32 token ids, without log-probs.
+Each size is measured in its own process, in processor time, so that other processes don't count; waiting for the disk
+while saving is not included. Memory is the growth of the resident set while recording, relative to the bytes of the
+int32 token ids, without log-probs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import numpy as np
 from pivot.experience import ExperienceBuffer, StoredResponse
 
 SIZES = {"geometry3k": (2_000, 8, 300), "virl39k": (39_000, 8, 300), "million": (1_000_000, 1, 30)}
-"""Name -> prompts, responses a prompt, mean tokens a response."""
+"""Name -> prompts, responses per prompt, mean tokens per response."""
 NUM_DRAWS = 192
 GROUP = 16
 MB = 1e6
@@ -33,7 +33,7 @@ MB = 1e6
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--repeats", type=int, default=20, help="draws that are timed")
+    parser.add_argument("--repeats", type=int, default=20, help="number of timed draws")
     parser.add_argument("--measure", choices=SIZES, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.measure:
@@ -72,7 +72,7 @@ def main() -> int:
 
 
 def measure(num_prompts: int, num_responses: int, num_tokens: int, repeats: int) -> dict[str, float]:
-    """Seconds a call (median draw) and MB at one size."""
+    """Seconds per call (median for draws) and MB at one size."""
     generator = np.random.default_rng(0)
     buffer = ExperienceBuffer(responses_per_prompt=num_responses)
     before, seconds = resident_mb(), 0.0
@@ -109,7 +109,7 @@ def measure(num_prompts: int, num_responses: int, num_tokens: int, repeats: int)
 def visits(
     num_prompts: int, num_responses: int, num_tokens: int, generator: np.random.Generator
 ) -> Iterator[tuple[int, int, list[StoredResponse]]]:
-    """One visit a prompt: its number, how many of the group were correct, and the responses to keep."""
+    """One group per prompt: its number, how many of the group are correct, and the responses to store."""
     for index in range(num_prompts):
         lengths = generator.integers(num_tokens // 2, num_tokens * 3 // 2 + 1, num_responses)
         responses = [

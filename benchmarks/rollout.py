@@ -85,10 +85,10 @@ def be_generate(size: int, work: Path) -> None:
     inputs = {
         "input_ids": ids.repeat_interleave(size, 0),
         "attention_mask": mask.repeat_interleave(size, 0),
-        "pixel_values": torch.cat([image.patches_NC for image in images]),
-        "image_grid_thw": torch.tensor([image.grid_thw for image in images]),
+        "pixel_values": torch.cat([image.pixels for image in images]),
+        "image_grid_thw": torch.tensor([image.grid for image in images]),
     }
-    inputs["mm_token_type_ids"] = (inputs["input_ids"] == policy.encoder.image_token_id).int()
+    inputs["mm_token_type_ids"] = (inputs["input_ids"] == policy.family.image_token_id).int()
 
     @torch.no_grad()
     def sample() -> dict[str, int]:

@@ -1,8 +1,8 @@
-"""`python -m benchmarks.verifier [--agreement | --libraries]`: the verifier's speed, bounds and agreement.
+"""`python -m benchmarks.verifier [--agreement | --libraries]`: speed, time limits and agreement of the verifier.
 
-Without an option: answers a second on the fast path, cold (nothing remembered) and warm, and the slowest of
-the hostile answers. `--agreement` compares with mathruler on the 3,002 answers of Geometry3K; `--libraries`
-compares the two libraries on pairs that the fast path leaves to one.
+Without an option it measures answers per second on the fast path, with an empty and with a filled cache, and the
+slowest of the hostile answers. `--agreement` compares with mathruler on the 3,002 answers of Geometry3K;
+`--libraries` compares the two libraries on pairs that the fast path cannot decide.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from collections import Counter
 from pathlib import Path
 
 from pivot.rewards.verifier import Verifier
-from pivot.rewards.verifier.check import judge
 from pivot.rewards.verifier.pool import Job, WorkerPool
-from pivot.rewards.verifier.reading import _remembered
+from pivot.rewards.verifier.reading import _cached_read
+from pivot.rewards.verifier.verifier import judge
 
 ANSWERS = Path(__file__).parents[2] / "shared" / "data" / "geometry3k" / "answers.jsonl"
 
@@ -55,7 +55,7 @@ LEFT_OVER = [
     ("0<x<1", "0<x<2", False),
     (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{pmatrix}1\\3\end{pmatrix}", False),
 ]
-"""(given, answer, whether they are the same), judged by hand."""
+"""(given, answer, whether they are equal), judged by hand."""
 
 HOSTILE = [
     "9**9**9**9",
@@ -89,7 +89,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--agreement", action="store_true", help="compare with mathruler on Geometry3K")
     parser.add_argument(
-        "--libraries", action="store_true", help="compare the libraries on what is left to them"
+        "--libraries", action="store_true", help="compare the libraries on pairs that need one"
     )
     args = parser.parse_args()
     if args.agreement:
@@ -102,7 +102,7 @@ def main() -> None:
 
 
 def pairs() -> list[tuple[str, str]]:
-    """Each answer with itself, and with another one that is drawn at random and spelt differently."""
+    """Each answer with itself, and with a different one drawn at random."""
     answers = [json.loads(line)["answer"] for line in ANSWERS.read_text().splitlines()]
     draw = random.Random(0)
     others = [draw.choice([other for other in answers if other != answer]) for answer in answers]
@@ -110,7 +110,7 @@ def pairs() -> list[tuple[str, str]]:
 
 
 def speed() -> None:
-    """In processor time of this process, so that neighbours on the machine don't count."""
+    """Measured in processor time of this process, so that other processes don't count."""
     given = pairs()
     responses = [
         "<think>" + "Angle A is 70 degrees. " * 40 + f"</think> \\boxed{{{one}}}" for one, _ in given
@@ -119,21 +119,21 @@ def speed() -> None:
     with Verifier() as verifier:
         begin = time.process_time()
         for response, answer in zip(responses, answers, strict=True):
-            _remembered.cache_clear()
+            _cached_read.cache_clear()
             verifier.grade(response, answer)
         cold = len(given) / (time.process_time() - begin)
         verifier.grade_many(responses, answers)
         begin = time.process_time()
         verifier.grade_many(responses, answers)
         warm = len(given) / (time.process_time() - begin)
-    print(f"cold, every answer read anew: {cold:8.0f} answers/s ({len(given)} responses of 1 kB)")
-    print(f"warm, answers remembered:     {warm:8.0f} answers/s")
+    print(f"cold, nothing cached:    {cold:8.0f} answers/s ({len(given)} responses of 1 kB)")
+    print(f"warm, answers cached:    {warm:8.0f} answers/s")
 
 
 def worst_case() -> None:
     for grader in ("pivot", "mathruler"):
         with Verifier(grader) as verifier:
-            verifier.grade(r"\boxed{\sin 30^\circ}", "y")  # starts the library
+            verifier.grade(r"\boxed{\sin 30^\circ}", "y")  # Starts the library.
             seconds, reasons = [], Counter()
             for text in HOSTILE:
                 begin = time.perf_counter()
@@ -160,7 +160,7 @@ def agreement() -> None:
 def libraries() -> None:
     asked = [(row, judge(row[0], row[1]).question) for row in LEFT_OVER]
     left = [(row, question) for row, question in asked if question is not None]
-    print(f"{len(left)} of {len(LEFT_OVER)} pairs are left to a library")
+    print(f"{len(left)} of {len(LEFT_OVER)} pairs need a library")
     for library in ("mathruler", "math-verify"):
         pool = WorkerPool(library, seconds=5.0)
         jobs = [Job(*question) for _, question in left]

@@ -11,6 +11,7 @@ from typing import Any
 from benchmarks.cases import CASES, PROMPTS, RESPONSES, parity
 from pivot import recipes
 from pivot.config import apply_settings
+from pivot.config.methods import settings_for
 from pivot.data.template import SYSTEM, user_text
 from pivot.engines.local import LocalEngine, load_model
 from pivot.experience import StoredResponse
@@ -49,7 +50,8 @@ def make_trainer(method: str, case: str, *settings: str, work: Work | None = Non
         [
             f"train.prompts_per_step={work.prompts}", f"train.minibatch_prompts={work.prompts}", "train.lr=1e-7",
             f"rollout.responses={work.responses}", f"rollout.max_tokens={max_tokens}",
-            "rollout.max_prompt_tokens=4096", f"data.size={NUM_PROMPTS}", "method.warmup_share=0", *settings,
+            "rollout.max_prompt_tokens=4096", f"data.size={NUM_PROMPTS}",
+            *settings_for(preset(method), ["method.warmup_share=0"]), *settings,
         ],
     )  # fmt: skip
     if work.image_side:  # the tiny model's own limit would scale them down again
@@ -65,7 +67,7 @@ def make_trainer(method: str, case: str, *settings: str, work: Work | None = Non
     trainer = build.build_trainer(config, engine, prompts, judge, PhaseClock())
     sampling = replace(trainer.plan.sampling, min_tokens=min_tokens)
     trainer.plan = replace(trainer.plan, sampling=sampling)
-    if trainer.method.replay:
+    if trainer.method.replay is not None:
         remember(trainer)
     return trainer
 

@@ -73,15 +73,16 @@ def shared_data() -> Path:
 
 @pytest.fixture(scope="session")
 def small_config():
-    """The tiny recipe cut down, for a method and further settings."""
+    """The tiny recipe cut down, for a method and those of the settings that it has."""
 
     def make(method: str = "pivot", *settings: str):
         from pivot import recipes
         from pivot.config import apply_settings
+        from pivot.config.methods import settings_for
         from pivot.method import preset
 
         config = replace(recipes.get("tiny"), method=preset(method))
-        return apply_settings(config, [*SMALL, *settings])
+        return apply_settings(config, [*SMALL, *settings_for(config.method, settings)])
 
     return make
 

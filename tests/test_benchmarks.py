@@ -87,5 +87,5 @@ def test_a_larger_image_is_more_work():
     for side in (84, 168):
         trainer = make_trainer("dapo", "fixed", work=Work(prompts=1, responses=2, image_side=side))
         prompt = trainer.encoded(next(iter(trainer.sources.prompts.values())))
-        sizes[side] = sum(image.grid_thw[1] * image.grid_thw[2] for image in prompt.images)
+        sizes[side] = sum(image.grid[1] * image.grid[2] for image in prompt.images)
     assert sizes[168] == 4 * sizes[84]

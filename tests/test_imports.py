@@ -12,10 +12,11 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "src" / "pivot"
 
 LAYERS: tuple[set[str], ...] = (
-    {"errors", "types", "durable", "seeding", "jsonl"},
+    {"errors", "types", "durable", "seeding", "jsonl", "terminal"},
     {"method"},
-    {"experience", "data", "rewards", "config", "recipes", "tiny"},
+    {"experience", "data", "rewards", "tiny"},
     {"models"},
+    {"config", "recipes"},
     {"sampling"},
     {"evaluate"},
     {"engines"},
@@ -82,6 +83,7 @@ def test_rooms_of_one_layer_do_not_import_each_other_in_a_circle() -> None:
 def test_sweep_knows_neither_the_command_line_nor_the_tiny_study() -> None:
     allowed = {
         "errors",
+        "durable",
         "jsonl",
         "config",
         "recipes",
@@ -110,11 +112,38 @@ def test_method_imports_torch_and_the_standard_library_alone() -> None:
 
 
 def test_optional_engines_are_imported_in_their_own_files_alone() -> None:
-    homes = {"vllm": "evaluate/vllm_engine.py", "verl": "engines/verl/", "ray": "engines/verl/"}
+    homes = {"vllm": "sampling/vllm_sampler.py", "verl": "engines/verl/", "ray": "engines/verl/"}
     for path in _modules():
         name = path.relative_to(PACKAGE).as_posix()
         for engine in {imported.split(".")[0] for imported in _imports(path)} & set(homes):
             assert name.startswith(homes[engine]), f"{name} imports {engine}"
+
+
+FAMILY_ROOMS = {"models", "tiny"}
+FAMILY_WORDS = ("qwen", "idefics", "smolvlm", "internvl", "gemma", "llava", "mrope", "grid_thw")
+
+
+def _words_of_code(path: Path) -> set[str]:
+    """Names and texts of a file without its docstrings and comments; hub ids (owner/name) are left out."""
+    tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
+    docs = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        for _, value in ast.iter_fields(node):
+            if isinstance(value, str) and node not in docs and "/" not in value:
+                found.add(value)
+    return found
+
+
+def test_models_and_tiny_alone_know_model_families() -> None:
+    for path in _modules():
+        if _room(path) in FAMILY_ROOMS:
+            continue
+        name = path.relative_to(PACKAGE).as_posix()
+        own = {module for module in _imports(path) if module.startswith("transformers.models.")}
+        assert not {module for module in own if not module.startswith("transformers.models.auto")}, name
+        known = {word for word in _words_of_code(path) if any(f in word.lower() for f in FAMILY_WORDS)}
+        assert not known, f"{name} knows a model family: {sorted(known)}"
 
 
 def test_an_upward_import_would_be_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pivot import recipes
     from pivot.config import Config
+    from pivot.method import Method
     from pivot.runs.run import RunResult
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "recipes", "resume", "train"]
+__all__ = ["__version__", "recipes", "register_method", "resume", "train"]
 
 
 def train(config: Config, out: str | Path, *, quiet: bool = False) -> RunResult:
@@ -33,6 +34,13 @@ def resume(out: str | Path, *, quiet: bool = False) -> RunResult:
     from pivot.runs import run
 
     return run.resume(Path(out), quiet=quiet)
+
+
+def register_method(method: Method) -> None:
+    """Make a method of your own available by its name in this process."""
+    from pivot.method import register_method
+
+    register_method(method)
 
 
 def __getattr__(name: str) -> ModuleType:

@@ -1,12 +1,13 @@
-"""Files that survive a crash: written whole or not at all. Standard library only, for every room.
+"""Files that survive a crash: written completely or not at all. Standard library only.
 
-A name appears only once its bytes are on the disk: write a temporary file beside it, fsync it, rename it,
-fsync the folder. Whoever reads the name meanwhile sees the old file or the new one, never a part of either.
+A file appears under its name only once its bytes are on disk: write a temporary file next to it, fsync it, rename it,
+fsync the folder. Concurrent readers see the old file or the new one, never a part of either.
 """
 
 from __future__ import annotations
 
 import errno
+import glob
 import hashlib
 import json
 import os
@@ -19,9 +20,9 @@ from typing import Any
 from pivot.errors import UserError
 
 _ADVICE = {
-    errno.ENOSPC: "free some space and go on",
-    errno.EDQUOT: "raise the quota or free some space and go on",
-    errno.EROFS: "choose a folder on a disk that can be written",
+    errno.ENOSPC: "free some space and try again",
+    errno.EDQUOT: "raise the quota or free some space and try again",
+    errno.EROFS: "choose a folder on a writable disk",
     errno.EACCES: "choose a folder that you may write to",
     errno.EPERM: "choose a folder that you may write to",
     errno.EFBIG: "raise the limit on file sizes",
@@ -31,34 +32,35 @@ _ADVICE = {
 
 @contextmanager
 def disk_errors(path: Path, *also: type[Exception]) -> Iterator[None]:
-    """Turn what the system refuses while `path` is written into a user's one sentence.
+    """Turn a failed write to `path` into a UserError of one sentence.
 
     Args:
-        also: by which a library reports the system's refusal instead of OSError; safetensors has such a one.
+        also: exceptions by which a library reports a failed write instead of OSError (safetensors does).
     """
     try:
         yield
     except (OSError, *also) as refusal:
         number = refusal.errno if isinstance(refusal, OSError) else _error_number(str(refusal))
         reason = os.strerror(number).lower() if number else str(refusal)
-        advice = _ADVICE.get(number or 0, "check the folder and go on")
+        advice = _ADVICE.get(number or 0, "check the folder and try again")
         raise UserError(f"cannot write {path}: {reason}; {advice}.") from refusal
 
 
 def _error_number(message: str) -> int | None:
-    """Rust's libraries end their messages with it."""
+    """The error number at the end of a Rust library's message."""
     match = re.search(r"\(os error (\d+)\)", message)
     return int(match[1]) if match else None
 
 
 @contextmanager
 def replacing(path: Path, *also: type[Exception]) -> Iterator[Path]:
-    """A temporary path beside `path`; what the block writes there becomes `path` at its end, all at once.
+    """A temporary path next to `path`, renamed to `path` when the block ends.
 
-    When the block raises, `path` is as it was and the temporary file is gone. `also` as for `disk_errors`.
+    If the block raises, `path` is unchanged and the temporary file is removed. `also` as for `disk_errors`.
     """
     temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
     with disk_errors(path, *also):
+        _remove_leftovers(path)
         try:
             yield temporary
             sync_file(temporary)
@@ -69,28 +71,46 @@ def replacing(path: Path, *also: type[Exception]) -> Iterator[Path]:
                 temporary.unlink(missing_ok=True)
 
 
+def _remove_leftovers(path: Path) -> None:
+    """Remove the temporary files of `path` whose writers were killed."""
+    for leftover in path.parent.glob(f".{glob.escape(path.name)}.tmp-*"):
+        pid = leftover.name.rpartition("-")[2]
+        if pid.isdecimal() and int(pid) != os.getpid() and not _is_running(int(pid)):
+            leftover.unlink(missing_ok=True)
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
 def remove_unfinished(folder: Path) -> None:
-    """Remove the temporary files that a crash of `replacing` left in `folder`, whose only writer this is."""
+    """Remove all temporary files that killed processes left in `folder`; the caller must be its only writer."""
     for leftover in folder.glob(".*.tmp-*"):
         if leftover.is_file():
             leftover.unlink(missing_ok=True)
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Replace `path` by `data`."""
+    """Replace the content of `path` atomically."""
     with replacing(path) as temporary:
         temporary.write_bytes(data)
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Replace `path` by `value` as strict JSON, so a NaN is a ValueError."""
+    """Replace the content of `path` by strict JSON; NaN raises ValueError."""
     write_bytes(path, (json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode())
 
 
 def append_bytes(path: Path, data: bytes, *, sync: bool = True) -> None:
-    """Add `data` at the end of `path`; when the disk refuses, the file is as it was.
+    """Append `data` to `path`; if that fails, the file is unchanged.
 
-    A crash in the middle can leave a part of `data`: readers of such files drop an unfinished last line.
+    A crash in the middle can leave a part of `data`, so readers drop an unfinished last line.
     """
     with disk_errors(path):
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -115,7 +135,7 @@ def _write_all(descriptor: int, data: bytes) -> None:
 
 
 def sync_file(path: Path) -> None:
-    """Wait until the bytes of `path` are on the disk."""
+    """Wait until the bytes of `path` are on disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -124,17 +144,17 @@ def sync_file(path: Path) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Wait until the names in `path` are on the disk."""
+    """Wait until the names in the folder are on disk."""
     try:
         sync_file(path)
     except OSError as refusal:
-        # Some network and FUSE file systems know no fsync of folders; they order renames themselves.
+        # Some network and FUSE file systems cannot fsync folders; they order renames themselves.
         if refusal.errno != errno.EINVAL:
             raise
 
 
 def sync_tree(folder: Path) -> None:
-    """Wait until every file and every name below `folder` is on the disk."""
+    """Wait until every file and name below `folder` is on disk."""
     for parent, _, names in os.walk(folder, topdown=False):
         for name in names:
             sync_file(Path(parent, name))
@@ -149,6 +169,6 @@ def finished_checkpoints(run: Path) -> list[tuple[int, Path]]:
 
 
 def sha256(path: Path) -> str:
-    """The checksum of a file's bytes, in hexadecimal."""
+    """The sha256 checksum of a file, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,7 +1,7 @@
-"""Lines of JSON: how a run's rows are written and read back. Standard library only, for every room.
+"""JSON lines: how the rows of a run are written and read. Standard library only.
 
-JSON has no NaN and no infinity. Such a number is written as null, and the row's `nonfinite` lists the keys
-that held one, so that a reader sees the difference between "not measured" and "not a number".
+JSON has no NaN and no infinity. Such a number is written as null and its key is listed in the row's `nonfinite`, which
+distinguishes "not measured" from "not a number".
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pivot.errors import UserError
 
 @dataclass(frozen=True)
 class Line:
-    """One line of a file: its bytes with the line's end, and the row they hold."""
+    """One line of a file: its bytes including the newline, and the row."""
 
     raw: bytes
     row: dict[str, Any]
@@ -41,35 +41,43 @@ def encode_row(row: Mapping[str, Any]) -> bytes:
 
 
 def read_lines(path: Path) -> Iterator[Line]:
-    """The rows of a file of JSON lines, in order; a file that is missing has none.
+    """The rows of a JSON lines file in order; a missing file has none.
 
-    A last line that a crash left unfinished is passed over. A broken line elsewhere is damage: a UserError.
+    An unfinished last line, left by a crash, is ignored. A broken line anywhere else raises UserError.
     """
+    broken: int | None = None
+    for number, (_, raw, row) in enumerate(scan(path), start=1):
+        if broken is not None:
+            raise UserError(
+                f"{path} is damaged: line {broken} is not a JSON object; restore it or remove the line."
+            )
+        if row is None:
+            broken = number
+        else:
+            yield Line(raw if raw.endswith(b"\n") else raw + b"\n", row)
+
+
+def scan(path: Path) -> Iterator[tuple[int, bytes, dict[str, Any] | None]]:
+    """(byte offset, raw line, row) of every line; the row is None if the line is not a JSON object."""
     if not path.exists():
         return
+    offset = 0
     with path.open("rb") as file:
-        broken: int | None = None
-        for number, raw in enumerate(file, start=1):
-            if broken is not None:
-                raise UserError(
-                    f"{path} is damaged: line {broken} is not a JSON object; restore it or remove the line."
-                )
-            row = _decode(raw)
-            if row is None:
-                broken = number
-            else:
-                yield Line(raw if raw.endswith(b"\n") else raw + b"\n", row)
+        for raw in file:
+            yield offset, raw, decode_row(raw)
+            offset += len(raw)
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """All rows of a file of JSON lines such as `metrics.jsonl`; an unfinished last line is passed over."""
+    """All rows of a JSON lines file such as `metrics.jsonl`; an unfinished last line is ignored."""
     return [line.row for line in read_lines(path)]
 
 
-def _decode(raw: bytes) -> dict[str, Any] | None:
+def decode_row(raw: bytes) -> dict[str, Any] | None:
+    """The JSON object in some bytes; None if they hold anything else."""
     try:
         row = json.loads(raw)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return row if isinstance(row, dict) else None
 

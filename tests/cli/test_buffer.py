@@ -15,7 +15,7 @@ WORDS = ["[UNK]", "the", "angle", "is", "70", "\x1b[31mred"]
 
 
 def buffer() -> ExperienceBuffer:
-    """Row `a` sleeps, `b` weighs most, `c` has hostile text, `old` was never visited again."""
+    """Row `a` is not eligible, `b` has the largest weight, `c` has hostile text, `old` was recorded only once."""
     filled = ExperienceBuffer(responses_per_prompt=4)
 
     def visit(prompt_id: str, k: int, step: int, *responses: StoredResponse) -> None:
@@ -108,7 +108,7 @@ def test_mistakes_are_one_sentence(tmp_path, capsys):
     (tmp_path / "empty").mkdir()
     for path, words in [
         (tmp_path / "none", "there is no folder"),
-        (tmp_path / "empty", "holds neither a buffer"),
+        (tmp_path / "empty", "contains neither a buffer"),
         (tmp_path / "dapo", "without replay"),
     ]:
         assert main(["buffer", str(path)]) == 2
@@ -124,4 +124,4 @@ def test_a_damaged_buffer_is_named(tmp_path, capsys):
     data[-1] ^= 1
     path.write_bytes(data)
     assert main(["buffer", str(tmp_path)]) == 2
-    assert "is damaged: its checksum differs" in capsys.readouterr().err
+    assert "is damaged (wrong checksum)" in capsys.readouterr().err

@@ -26,5 +26,5 @@ def test_compare_writes_page_tables_and_figures_where_asked(tmp_path, capsys):
 def test_an_unknown_baseline_exits_with_2(tmp_path, capsys):
     run = make_run(tmp_path / "a", "dapo", 0.4)
     assert main(["compare", run, "--out", str(tmp_path / "out"), "--baseline", "vppo"]) == 2
-    assert "--baseline vppo is none of the runs" in capsys.readouterr().err
+    assert "--baseline vppo is not among the runs" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

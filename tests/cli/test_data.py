@@ -62,7 +62,7 @@ def test_the_table_shows_rows_text_and_sum(capsys: pytest.CaptureFixture[str], o
     shown = capsys.readouterr().out
     assert "40 x 30" in shown
     assert "<|vision_start|><|image_pad|><|vision_end|> x." in shown
-    assert "1 of 3 rows are used; left out: 1 image cannot be decoded, 1 answer missing." in shown
+    assert "1 of 3 rows are used; skipped: 1 image cannot be decoded, 1 answer missing." in shown
 
 
 @needs_samples
@@ -130,6 +130,26 @@ def test_a_number_of_rows_that_differs_is_said_on_standard_error(
     said = capsys.readouterr()
     assert "virl39k/train has 3 rows here, 38,870 are expected" in said.err
     assert len(said.out.splitlines()) == 3
+
+
+@pytest.mark.parametrize("options", [[], ["--json"], ["--bad-rows", "refuse"]])
+def test_terminal_escapes_in_rows_are_shown_not_sent(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, options: list[str]
+) -> None:
+    sequence = "\x1b[31m\x9b2J\u202e[bold]x[/bold]"
+    rows = [
+        {"id": f"a{sequence}", "problem": f"?{sequence}", "answer": f"5{sequence}", "category": sequence},
+        {"id": f"b{sequence}", "problem": None, "answer": "5"},
+    ]
+    path = tmp_path / "[red]mine.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    main(["data", str(path), "--image-column", "", "--category-column", "category", *options])
+    said = capsys.readouterr()
+    assert not {"\x1b", "\x9b", "\u202e"} & set(said.out + said.err)
+    assert "\\u001b" in said.out + said.err
+    if not options:
+        assert "[red]mine" in said.out
+        assert "[bold]" in "".join(said.out.split())
 
 
 def test_benchmarks_lists_what_is_known(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ import pytest
 from pivot import recipes, tiny
 from pivot.cli import main
 from pivot.config import apply_settings, to_dict
-from pivot.report.evaluation import evaluation_table
+from pivot.report.evaluations import evaluation_table
 from pivot.report.run import read_run
 
 
@@ -239,7 +239,9 @@ def test_a_group_stands_for_its_benchmarks_in_the_papers_order(elsewhere, monkey
 def test_the_groups_are_listed(capsys):
     assert main(["benchmarks"]) == 0
     shown = capsys.readouterr().out
-    assert "--benchmarks ood: scienceqa, hallusionbench, chartqapro, infographicvqa, realworldqa" in shown
+    ood = "--benchmarks ood: scienceqa, hallusionbench, chartqapro, infographicvqa, realworldqa"
+    assert ood in " ".join(shown.split())
+    assert max(map(len, shown.splitlines())) <= 80
     assert main(["benchmarks", "--json"]) == 0
     known = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     groups = {one["name"]: one["groups"] for one in known if one["use"] != "training"}

@@ -89,3 +89,17 @@ def test_no_worker_is_a_mistake_in_one_sentence() -> None:
     done = subprocess.run([*COMMAND, "--workers", "0"], input=b"", capture_output=True, check=False)
     assert done.returncode == 2
     assert done.stderr.decode().count("\n") == 1
+
+
+def test_a_full_disk_is_one_sentence() -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            COMMAND, input=line("\\boxed{5}", "5"), stdout=full, stderr=subprocess.PIPE, check=False
+        )
+    assert done.returncode == 1
+    assert done.stderr.decode() == "pivot grade: cannot write the output: no space left on device\n"
+
+
+def test_lines_with_huge_integers_keep_their_place() -> None:
+    huge = b'{"response": "\\\\boxed{5}", "answer": ' + b"7" * 5000 + b"}\n"
+    assert [row["reason"] for row in grade(huge + line("\\boxed{5}", 5))] == ["unparsable", "correct"]

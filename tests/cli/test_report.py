@@ -35,5 +35,5 @@ def test_without_figures_there_is_the_page_alone(tmp_path):
 def test_a_folder_that_is_no_run_is_one_sentence_and_exit_code_2(tmp_path, capsys, command):
     assert main([command, str(tmp_path)]) == 2
     said = capsys.readouterr().err
-    assert said.startswith(f"pivot {command}: {tmp_path} is not a run's folder: it holds none of config.json")
+    assert said.startswith(f"pivot {command}: {tmp_path} is not a run's folder: it has none of config.json")
     assert said.count("\n") == 1

@@ -91,23 +91,45 @@ def test_a_method_is_named_by_text_or_by_its_name(given):
 
 def test_a_named_method_takes_its_other_fields_on_top():
     method = from_dict({"method": {"name": "dapo", "clip_high": 0.3}}).method
-    assert method == replace(PRESETS["dapo"], clip_high=0.3)
+    assert method == PRESETS["dapo"].with_settings(clip_high=0.3)
 
 
 def test_fields_without_a_name_change_the_method_that_is_there():
     config = from_dict({"method": "vaa"})
-    assert apply_settings(config, ["method.beta=0.3"]).method == replace(PRESETS["vaa"], beta=0.3)
+    assert apply_settings(config, ["method.beta=0.3"]).method == PRESETS["vaa"].with_settings(beta=0.3)
 
 
 @pytest.mark.parametrize(
-    "settings", [["method=dapo", "method.beta=0.3"], ["method.beta=0.3", "method.name=dapo"]]
+    "settings", [["method=vaa", "method.beta=0.3"], ["method.beta=0.3", "method.name=vaa"]]
 )
 def test_settings_may_choose_the_preset(settings):
-    assert apply_settings(Config(), settings).method == replace(PRESETS["dapo"], beta=0.3)
+    assert apply_settings(Config(), settings).method == PRESETS["vaa"].with_settings(beta=0.3)
+
+
+def test_a_setting_may_add_a_part():
+    found = apply_settings(Config(), ["method=dapo", "method.utility=future", "method.beta=0.3"]).method
+    assert found.settings() == PRESETS["vaa"].with_settings(beta=0.3).settings()
+    assert (
+        from_dict(
+            json.loads(json.dumps({"method": to_dict(replace(Config(), method=found))["method"]}))
+        ).method
+        == found
+    )
+
+
+def test_old_run_folders_store_settings_of_parts_that_are_off():
+    stored = {
+        "name": "dapo",
+        "summary": "as stored",
+        **PRESETS["dapo"].settings(),
+        "beta": 0.5,
+        "anchor_coef": 0.1,
+    }
+    assert from_dict({"method": stored}).method == replace(PRESETS["dapo"], summary="as stored")
 
 
 def test_a_method_made_in_python_comes_back_from_a_complete_mapping():
-    config = replace(Config(), method=replace(PRESETS["pivot"], name="mine", beta=0.7))
+    config = replace(Config(), method=replace(PRESETS["pivot"].with_settings(beta=0.7), name="mine"))
     assert from_dict(to_dict(config)) == config
 
 
@@ -126,9 +148,23 @@ def test_a_method_made_in_python_comes_back_from_a_complete_mapping():
         ("train.steps=1.5", "train.steps is 1.5, but must be a whole number."),
         ("data.size=many", "data.size is 'many', but must be a whole number or null."),
         ("eval.blank=7", "eval.blank is 7, but must be true or false."),
-        ("corruption.kind=blue", "corruption.kind is 'blue', but must be one of patch, grey, gaussian."),
         ("method=dappo", "There is no method 'dappo'; the nearest is dapo."),
         ("method.clip_low=2", "method.clip_low must lie in [0, 1], got 2.0."),
+        ("method.clip_lo=0.1", "There is no setting method.clip_lo; the nearest is method.clip_low."),
+        ("method.bta=0.1", "There is no setting method.bta; the nearest is method.beta."),
+        ("method.beta=strong", "method.beta is 'strong', but must be a number."),
+        ("method.utility=all", "method.utility is 'all', but must be one of none, local, future."),
+        (
+            "method.off_policy_shaping=0.2",
+            "Method pivot has no setting method.off_policy_shaping, which belongs to a part that it lacks; "
+            "the nearest it has is method.anchor_use.",
+        ),
+        (
+            "method=no.such.package:mine",
+            "The method no.such.package:mine cannot be imported: No module named 'no'. Its package must be",
+        ),
+        ("method=pivot.method:visual_support", "pivot.method:visual_support is a function, but must be a"),
+        ("method=pivot.method:mine", "pivot.method:mine is nothing, but must be a pivot.method.Method."),
         ("train=3", "train is a section, not a field: set one of its fields, train.FIELD=3."),
         ("train.lr.x=3", "train.lr is a number and has no fields, so train.lr.x cannot be set."),
         ("train.lr", "--set takes section.field=value, for example train.lr=2e-6, not 'train.lr'."),
@@ -144,7 +180,7 @@ def test_a_wrong_setting_is_refused_in_one_sentence(setting, sentence):
     ("mapping", "sentence"),
     [
         ({"train": {"lrr": 1}}, "There is no setting train.lrr; the nearest is train.lr."),
-        ({"train": 3}, "train is 3, but it is a section: give train.FIELD = value."),
+        ({"train": 3}, "train is 3, but it is a section; give train.FIELD = value."),
         ({"train": {"steps": True}}, "train.steps is True, but must be a whole number."),
         ({"model": {"path": 3}}, "model.path is 3, but must be text."),
         ({"eval": {"sets": "test"}}, "eval.sets is 'test', but must be a list, each item text."),

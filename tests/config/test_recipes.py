@@ -58,7 +58,7 @@ def test_later_parts_win(tmp_path):
     config = resolve("tiny", config_file=file, method="papo", seed=3, settings=settings)
     assert config.rollout == recipes.get("tiny").rollout
     assert (config.train.steps, config.train.seed, config.train.lr) == (11, 4, 0.5)
-    assert config.method == replace(PRESETS["papo"], clip_low=0.1)
+    assert config.method == PRESETS["papo"].with_settings(clip_low=0.1)
 
 
 def test_every_shortcut_reaches_its_setting():
@@ -74,7 +74,7 @@ def test_a_file_may_name_its_recipe(tmp_path):
     file.write_text("recipe: geo3k-3b\ntrain: {steps: 3}\n")
     start = recipes.get("geo3k-3b")
     assert resolve(config_file=file) == replace(start, train=replace(start.train, steps=3))
-    with pytest.raises(UserError, match="--recipe says 'tiny': give one of them"):
+    with pytest.raises(UserError, match="--recipe is 'tiny'; give only one of them"):
         resolve("tiny", config_file=file)
 
 

@@ -1,4 +1,4 @@
-"""Real rows of the shared samples, ids that stay, and files of one's own."""
+"""Real rows of the shared samples, stable ids, and custom files."""
 
 import json
 import random
@@ -60,7 +60,7 @@ def test_a_folder_is_read_by_split() -> None:
         p.id for p in load(DataSpec("geometry3k", path=f"{folder}/test.parquet")).prompts
     }
     with pytest.raises(
-        UserError, match=r"has no file of split 'validation', it has test.parquet, train.parquet"
+        UserError, match=r"has no file for split 'validation' but has test.parquet, train.parquet"
     ):
         load(DataSpec("geometry3k", path=folder, split="validation"))
 
@@ -249,9 +249,9 @@ def test_damaged_files_are_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "b.json").write_text("[{]")
     (tmp_path / "c.txt").write_text("x")
     for name, sentence in (
-        ("a.parquet", "no readable parquet"),
+        ("a.parquet", "not a readable parquet"),
         ("b.json", "is not JSON"),
-        ("c.txt", "no data file"),
+        ("c.txt", "not a data file"),
     ):
         with pytest.raises(UserError, match=sentence):
             load(DataSpec("custom", path=str(tmp_path / name)))

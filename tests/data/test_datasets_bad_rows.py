@@ -1,4 +1,4 @@
-"""Every kind of bad row is handled or left out with its id and reason; none raises but on request."""
+"""Every kind of bad row is used or skipped with its id and reason; it raises only on request."""
 
 import json
 import struct
@@ -85,7 +85,7 @@ def test_bad_images_are_left_out_and_odd_ones_are_used(tmp_path: Path) -> None:
     assert reasons["bomb"].startswith("image is too large")
     assert reasons["strip"].startswith("image is too long")
     assert (
-        "6 of 13 rows are used; left out: 2 image missing, 2 image cannot be decoded, 2 image is too large"
+        "6 of 13 rows are used; skipped: 2 image missing, 2 image cannot be decoded, 2 image is too large"
         in data.summary()
     )
 
@@ -117,7 +117,7 @@ def test_full_check_finds_what_the_quick_one_cannot(tmp_path: Path) -> None:
 def test_a_set_without_a_usable_row_says_so(tmp_path: Path) -> None:
     data = load_images(tmp_path, {"a": None, "b": None})
     with pytest.raises(
-        UserError, match=r"bad/train has no usable row: 0 of 2 rows are used; left out: 2 image miss"
+        UserError, match=r"bad/train has no usable row: 0 of 2 rows are used; skipped: 2 image miss"
     ):
         data.usable()
 
@@ -144,12 +144,20 @@ def row(**changes: object) -> dict[str, object]:
         (row(problem={"text": "?"}), "problem has the wrong type (dict instead of text)"),
         (row(images=[17]), "image has the wrong type (int instead of bytes or a path)"),
         (row(images=["b.png"]), "image file missing ('b.png')"),
-        (row(images=["a.png", "a.png"]), "marks do not fit (1 <image> marks, 2 images)"),
-        (row(problem="<image><image>Find x."), "marks do not fit (2 <image> marks, 1 images)"),
-        (row(problem="A literal <image> here.", images=[]), "marks do not fit (1 <image> marks, 0 images)"),
-        (row(images=["data:image/png;base64,@@@"]), "image is no valid base64"),
+        (row(images=["a.png", "a.png"]), "marks do not match images (1 <image> marks, 2 images)"),
+        (row(problem="<image><image>Find x."), "marks do not match images (2 <image> marks, 1 images)"),
+        (
+            row(problem="A literal <image> here.", images=[]),
+            "marks do not match images (1 <image> marks, 0 images)",
+        ),
+        (row(images=["data:image/png;base64,@@@"]), "image is not valid base64"),
+        (row(problem="\ud800 x"), "problem is not valid Unicode ('\\ud800 x')"),
+        (row(answer="\udfff"), "answer is not valid Unicode ('\\udfff')"),
+        (row(answer=float("nan")), "answer has the wrong type (float instead of text)"),
+        (row(images=["a" * 5000 + ".png"]), f"image file missing ({'a' * 80!r})"),
         ("{not json", "line is not JSON"),
-        ("[1, 2]", "line is no JSON object"),
+        ('{"id": "r", "problem": "?", "answer": ' + "7" * 5000 + "}", "line is not JSON"),
+        ("[1, 2]", "line is not a JSON object"),
     ],
 )
 def test_bad_rows_are_named(tmp_path: Path, line: object, reason: str) -> None:
@@ -158,6 +166,31 @@ def test_bad_rows_are_named(tmp_path: Path, line: object, reason: str) -> None:
     (skipped,) = data.skipped
     assert skipped.reason == reason
     assert skipped.id == ("rows/train/r" if isinstance(line, dict) else "rows/train/row-1")
+
+
+def test_an_id_with_a_lone_surrogate_is_a_bad_row(tmp_path: Path) -> None:
+    data = load_lines(tmp_path, [row(id="first"), row(id="\ud800")])
+    (skipped,) = data.skipped
+    assert (skipped.id, skipped.reason) == ("rows/train/row-1", "id is not valid Unicode ('\\ud800')")
+
+
+def test_text_that_is_not_utf8_is_a_bad_row_in_parquet(tmp_path: Path) -> None:
+    problems = pa.array([b"<image>Find x.", b"\xff\xfe", b"Find y."], pa.binary()).cast(
+        pa.string(), safe=False
+    )
+    columns = {"images": pa.nulls(3, pa.binary()), "problem": problems, "answer": pa.array(["1", "2", "3"])}
+    pq.write_table(pa.table(columns), tmp_path / "rows.parquet")
+    data = load(DataSpec("custom", path=str(tmp_path / "rows.parquet"), allow_missing_images=True))
+    assert [(skipped.id, skipped.reason) for skipped in data.skipped] == [
+        ("rows/train/row-1", "text is not UTF-8")
+    ]
+    assert [p.answer for p in data.prompts] == ["1", "3"]
+
+
+def test_a_json_file_with_a_huge_integer_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "rows.json").write_text('[{"problem": "?", "answer": ' + "7" * 5000 + "}]")
+    with pytest.raises(UserError, match=r"rows\.json is not JSON"):
+        load(DataSpec("custom", path=str(tmp_path / "rows.json")))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The hub: a real cache read offline, and real answers of a server that refuses."""
+"""The hub: a real cache read offline, and a local server that refuses as the hub does."""
 
 import json
 import os
@@ -28,7 +28,7 @@ for name, split in json.loads(sys.argv[1]):
 
 
 def load_all(asked: list[list[str]], home: Path, **environment: str) -> list:
-    """What each load gives, in a process of its own: the hub library reads its settings at import."""
+    """The result of each load, in its own process, since the hub library reads its settings at import."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
     done = subprocess.run(
         [sys.executable, "-c", LOAD, json.dumps(asked)],
@@ -42,7 +42,7 @@ def load_all(asked: list[list[str]], home: Path, **environment: str) -> list:
 
 
 def write_cached_set(home: Path, hub_id: str) -> None:
-    """A data set as the hub library keeps it: blobs, and a snapshot of links into them."""
+    """A data set as the hub library stores it: blobs and a snapshot of links to them."""
     folder = home / "hub" / f"datasets--{hub_id.replace('/', '--')}"
     commit = "a" * 40
     (folder / "blobs").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Images as they come: every mode and format to RGB, and hostile bytes to an ImageError."""
+"""Every image mode and format becomes RGB; hostile bytes become an ImageError."""
 
 import contextlib
 import pickle
@@ -84,7 +84,7 @@ def test_animation_gives_its_first_frame() -> None:
 
 
 def png_header(width: int, height: int) -> bytes:
-    """A PNG that claims a size, with next to nothing behind it."""
+    """A PNG that claims a size but has almost no data."""
 
     def chunk(name: bytes, body: bytes) -> bytes:
         return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))

@@ -1,4 +1,4 @@
-"""The paper's template and where images stand in it."""
+"""The paper's template and the positions of images in it."""
 
 import jinja2
 import pytest

@@ -15,7 +15,6 @@ import torch
 from pivot import recipes
 from pivot.cli import main
 from pivot.config import apply_settings
-from pivot.engines.base import SampleRequest
 from pivot.engines.jobs import has_images, partition, pieces_of
 from pivot.engines.packing import Packing
 from pivot.engines.ranks import MeasuredPrompt
@@ -25,7 +24,7 @@ from pivot.engines.verl.rollouts import ReplicaRollouts, ServerRollouts, server_
 from pivot.errors import UserError
 from pivot.method import preset
 from pivot.models.rows import PromptWithResponses
-from pivot.sampling import Sampling
+from pivot.sampling import SampleRequest, Sampling
 from pivot.tiny import procedural
 
 NO_GPU = not torch.cuda.is_available()

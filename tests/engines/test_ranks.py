@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pivot import recipes
-from pivot.engines.base import SampleRequest, ScoreRequest
+from pivot.engines.base import ScoreRequest
 from pivot.engines.jobs import RankUpdate
 from pivot.engines.ranks import RanksEngine
 from pivot.method import Batch
@@ -15,7 +15,7 @@ from pivot.models.encoding import UnreadablePrompt
 from pivot.models.loading import load_policy, load_tokenizer_only, resolve_model
 from pivot.models.policy import ResponseStatistics
 from pivot.models.rows import PromptWithResponses
-from pivot.sampling import Sampling
+from pivot.sampling import SampleRequest, Sampling
 from pivot.tiny import procedural
 from pivot.types import Prompt, Response
 

@@ -35,12 +35,12 @@ def units(policy, picture):
 def eager_mass(policy, prompt, response, keys=None):
     """The definition, from whole attention matrices: [layers]; `keys` are all image tokens if not given."""
     ids = torch.cat([prompt.input_ids_L, response])[None]
-    is_image = ids[0] == policy.encoder.image_token_id
+    is_image = ids[0] == policy.family.image_token_id
     visual = {}
     if prompt.images:
         visual = {
-            "pixel_values": torch.cat([image.patches_NC for image in prompt.images]),
-            "image_grid_thw": torch.tensor([image.grid_thw for image in prompt.images]),
+            "pixel_values": torch.cat([image.pixels for image in prompt.images]),
+            "image_grid_thw": torch.tensor([image.grid for image in prompt.images]),
             "mm_token_type_ids": is_image.int()[None],
         }
     policy.model.model.rope_deltas = None
@@ -74,7 +74,7 @@ def test_chunk_size_changes_nothing(policy, units):
 
 def test_both_images_count(policy, units):
     prompt, response = units["two"].prompt, units["two"].responses[2]
-    places = (prompt.input_ids_L == policy.encoder.image_token_id).nonzero().flatten()
+    places = (prompt.input_ids_L == policy.family.image_token_id).nonzero().flatten()
     first = int((places.diff() > 1).nonzero()) + 1
     shares = [eager_mass(policy, prompt, response, part) for part in (places[:first], places[first:])]
     found = response_mass(policy, PromptWithResponses(prompt, [response]))[0]

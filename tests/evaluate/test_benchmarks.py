@@ -1,6 +1,7 @@
 """Every benchmark file on real rows where a sample exists, on hand-made rows in its columns otherwise."""
 
 import json
+import sys
 import zipfile
 from io import BytesIO
 from pathlib import Path
@@ -14,11 +15,10 @@ from PIL import Image
 from pivot.data import DataSet, DataSpec
 from pivot.data.images import open_rgb
 from pivot.errors import UserError
-from pivot.evaluate.benchmarks import BENCHMARKS, find, load
-from pivot.evaluate.benchmarks.choices import LETTERS
-from pivot.evaluate.benchmarks.matching import grade
-from pivot.evaluate.scoring import Graded, hallusionbench, we_math
-from pivot.rewards.verifier import Verifier
+from pivot.evaluate.benchmarks import BENCHMARKS, hallusionbench, load, we_math
+from pivot.evaluate.matching import LETTERS, BenchmarkJudge
+from pivot.evaluate.scoring import Graded
+from pivot.evaluate.sets import SetOptions, check_name, load_sets
 from pivot.types import Prompt
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
@@ -53,7 +53,7 @@ def image(colour: int = 0) -> dict[str, Any]:
 
 
 def made(tmp_path: Path, name: str, rows: list[dict[str, Any]], **settings: Any) -> DataSet:
-    path = tmp_path / f"{find(name).split}.parquet"
+    path = tmp_path / f"{BENCHMARKS[name].split}.parquet"
     pq.write_table(pa.Table.from_pylist(rows), path)
     return load(DataSpec(name, path=str(path), **settings))
 
@@ -89,10 +89,10 @@ def test_the_keys_of_all_samples_grade_as_correct_and_others_do_not() -> None:
     prompts = [prompt for name in SAMPLES for prompt in sample(name).prompts]
     right = [f"<think>So.</think> \\boxed{{{prompt.answer}}}" for prompt in prompts]
     wrong = ["<think>So.</think> \\boxed{certainly not this}"] * len(prompts)
-    with Verifier() as verifier:
-        for prompt, reward in zip(prompts, grade(prompts, right, verifier), strict=True):
+    with BenchmarkJudge() as judge:
+        for prompt, reward in zip(prompts, judge.judge(prompts, right), strict=True):
             assert reward.correct, (prompt.id, prompt.answer, reward)
-        assert not any(reward.correct for reward in grade(prompts, wrong, verifier))
+        assert not any(reward.correct for reward in judge.judge(prompts, wrong))
 
 
 @needs_samples
@@ -109,8 +109,8 @@ def test_letters_of_real_rows_grade_with_and_without_their_text(name: str) -> No
         prompts += [prompt] * 3
         boxes += [f"{prompt.answer}. {options[position]}", f"({prompt.answer})", LETTERS[other]]
         expected += [True, True, False]
-    with Verifier() as verifier:
-        rewards = grade(prompts, [f"\\boxed{{{box}}}" for box in boxes], verifier)
+    with BenchmarkJudge() as judge:
+        rewards = judge.judge(prompts, [f"\\boxed{{{box}}}" for box in boxes])
     assert [reward.correct for reward in rewards] == expected
 
 
@@ -127,7 +127,7 @@ def test_mathvista_asks_with_the_official_query_and_keys_by_letter() -> None:
 @needs_samples
 def test_mathverse_versions() -> None:
     data = sample("mathverse")
-    assert {row.reason for row in data.skipped} == {"text-only version, no part of the 3,940"}
+    assert {row.reason for row in data.skipped} == {"text-only version, not part of the 3,940"}
     by_id = {prompt.id: prompt for prompt in data.prompts}
     only = by_id["mathverse/testmini/550/Vision-Only"]
     assert (
@@ -151,7 +151,7 @@ def test_we_math_groups_are_whole_and_give_the_metric() -> None:
     first = prompts[0]
     assert first.id == "we-math/testmini/2steps_122/2steps_1"
     assert first.question.endswith("\nA. 3, 5\nB. 4, 5\nC. 6, 5\nD. 5, 5\nE. No correct answer")
-    scores = we_math([Graded(p.id, (True, p.task == "one-step"), p.task, p.columns) for p in prompts])
+    scores = we_math.metrics([Graded(p.id, (True, p.task == "one-step"), p.task, p.columns) for p in prompts])
     assert (scores["problems"], scores["incomplete"]) == (7, 0)
     assert scores["CM_strict"] == scores["IG"] == pytest.approx(0.5)
 
@@ -173,10 +173,10 @@ def test_hallusionbench_scores_whole_sets() -> None:
     prompts = sample("hallusionbench").prompts
     assert {prompt.answer for prompt in prompts} == {"yes", "no"}
     says_yes = [Graded(p.id, (p.answer == "yes",), p.task, p.columns) for p in prompts]
-    scores = hallusionbench(says_yes)
+    scores = hallusionbench.metrics(says_yes)
     assert scores["aAcc"] == pytest.approx(sum(p.answer == "yes" for p in prompts) / 40)
     assert scores["fAcc"] < scores["aAcc"]
-    assert hallusionbench([Graded(p.id, (True,), p.task, p.columns) for p in prompts]) == {
+    assert hallusionbench.metrics([Graded(p.id, (True,), p.task, p.columns) for p in prompts]) == {
         "aAcc": 1.0,
         "fAcc": 1.0,
         "qAcc": 1.0,
@@ -241,8 +241,8 @@ def test_hand_made_rows_in_the_documented_columns(tmp_path: Path, name: str) -> 
     (prompt,) = made(tmp_path, name, [row]).prompts
     assert (prompt.question, prompt.answer, prompt.task) == (question, answer, category)
     assert open_rgb(prompt.images[0]).size == (30, 20)
-    with Verifier() as verifier:
-        right, wrong = grade([prompt] * 2, [f"\\boxed{{{answer}}}", "\\boxed{unknown}"], verifier)
+    with BenchmarkJudge() as judge:
+        right, wrong = judge.judge([prompt] * 2, [f"\\boxed{{{answer}}}", "\\boxed{unknown}"])
     assert right.correct
     assert not wrong.correct
 
@@ -261,8 +261,8 @@ def test_the_other_layouts_of_counting_mmk12_and_mmmu_pro(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("name", "change", "reason"),
     [
-        ("scienceqa", {"answer": 5}, "answer is no position in the 2 choices (5)"),
-        ("chartqapro", {"Answer": ["2"]}, "Question and Answer do not fit (2 questions, 1 answers)"),
+        ("scienceqa", {"answer": 5}, "answer is not an index into the 2 choices (5)"),
+        ("chartqapro", {"Answer": ["2"]}, "Question and Answer differ in length (2 questions, 1 answers)"),
         ("infographicvqa", {"answers": [""]}, "answers missing"),
         ("realworldqa", {"answer": None}, "answer missing"),
         ("mmk12", {"question": "  "}, "question missing"),
@@ -317,7 +317,7 @@ def test_vppo_eval_json_is_read_too(tmp_path: Path) -> None:
 
 def test_mistakes_are_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"unknown benchmark 'mathvist'\. Did you mean 'mathvista'\?"):
-        find("mathvist")
+        check_name("mathvist")
     with pytest.raises(UserError, match="scienceqa is not in the PAPO-Eval bundle, which has geometry3k"):
         load(DataSpec("scienceqa"), from_papo_eval=True)
     with pytest.raises(UserError, match="PAPO_eval needs --split, one of hiyouga_geometry3k"):
@@ -346,4 +346,36 @@ def test_every_benchmark_says_what_is_known_and_what_was_run() -> None:
     assert rows["mathverse"] == 3940
     assert rows["we-math"] == 1740
     for known in BENCHMARKS.values():
-        assert all((known.title, known.matching, known.known_from, known.tested_on))
+        assert all((known.heading, known.matching, known.known_from, known.tested_on))
+
+
+OWN_BENCHMARK = """
+from pivot.data import Draft, Layout
+from pivot.evaluate.benchmarks import Benchmark
+
+
+def draft(row):
+    return Draft(row.text("task"), row.text("label"), images=[row["picture"]], columns={"matching": "yes-no"})
+
+
+MINE = Benchmark(name="mine", heading="Mine", hub_id="me/mine", split="test",
+                 layouts=(Layout(("task", "label", "picture"), draft),), expected={"test": 2},
+                 metrics=lambda graded: {"prompts asked": len(graded)})
+"""
+
+
+def test_a_benchmark_of_ones_own_module_is_named_module_and_name(tmp_path, monkeypatch) -> None:
+    (tmp_path / "my_benchmark.py").write_text(OWN_BENCHMARK)
+    rows = [{"task": f"Is it {word}?", "label": "yes", "picture": png()} for word in ("red", "round")]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "test.parquet")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [*sys.path])
+    monkeypatch.setattr("pivot.evaluate.benchmarks.BENCHMARKS", dict(BENCHMARKS))
+    name = "my_benchmark:MINE"
+    (found,) = load_sets([name], SetOptions({name: "test.parquet"}))
+    assert (found.name, len(found.prompts), found.notes) == ("mine", 2, ())
+    assert found.metrics is not None
+    with pytest.raises(UserError, match="my_benchmark:YOURS cannot be imported"):
+        load_sets(["my_benchmark:YOURS"], SetOptions({}))
+    with pytest.raises(UserError, match=r"my_benchmark:draft is function; expected a .*Benchmark"):
+        load_sets(["my_benchmark:draft"], SetOptions({}))

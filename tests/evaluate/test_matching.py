@@ -2,9 +2,7 @@
 
 import pytest
 
-from pivot.evaluate.benchmarks.choices import letter_of, letters_in, options_in
-from pivot.evaluate.benchmarks.matching import grade, kind_of, matches
-from pivot.rewards.verifier import Verifier
+from pivot.evaluate.matching import BenchmarkJudge, kind_of, letter_of, letters_in, matches, options_in
 from pivot.types import Prompt
 
 OPTIONS = ["10 cm", "20 cm", "A circle", "20 cm"]
@@ -72,7 +70,7 @@ def test_the_kind_that_a_key_shows(answer: str, kind: str) -> None:
     assert kind_of(answer) == kind
 
 
-def test_grade_asks_the_verifier_first_and_then_the_kind() -> None:
+def test_the_judge_asks_the_verifier_first_and_then_the_kind() -> None:
     prompts = [
         prompt("B", "letter", choices=OPTIONS[:3]),
         prompt("B", "letter", choices=OPTIONS[:3]),
@@ -83,8 +81,8 @@ def test_grade_asks_the_verifier_first_and_then_the_kind() -> None:
     ]
     boxes = ["B. 20 cm", "20 cm", "10 cm", "\\frac{1}{2}", "D and B", "No"]
     responses = [f"<think>So.</think> \\boxed{{{box}}}" for box in boxes]
-    with Verifier() as verifier:
-        rewards = grade(prompts, [*responses[:5], "no box at all"], verifier)
+    with BenchmarkJudge() as judge:
+        rewards = judge.judge(prompts, [*responses[:5], "no box at all"])
     assert [reward.accuracy for reward in rewards] == [1.0, 1.0, 0.0, 1.0, 1.0, 0.0]
     assert rewards[1].reason == "correct"
     assert rewards[1].format == 1.0

@@ -10,31 +10,31 @@ import pytest
 from pivot import recipes
 from pivot.config import apply_settings, to_dict
 from pivot.errors import UserError
-from pivot.evaluate.judging import BenchmarkJudge
-from pivot.evaluate.runner import Evaluator, identity, summarise_samples
-from pivot.evaluate.samples_file import SamplesFile, prompt_digest
-from pivot.evaluate.sampling import Draws, PolicySampler
+from pivot.evaluate.matching import BenchmarkJudge
+from pivot.evaluate.runner import Evaluator, SamplesFile, identity, prompt_digest
+from pivot.evaluate.sampling import evaluation_request
+from pivot.evaluate.scoring import from_rows, summarise
 from pivot.evaluate.sets import EvaluationSet, SetOptions, load_sets
 from pivot.evaluate.settings import EvaluationSettings
 from pivot.evaluate.target import find_target
-from pivot.sampling import Sampling
+from pivot.sampling import NativeSampler, Sampling
 from pivot.tiny import procedural
 from pivot.types import Prompt
 
-SETTINGS = EvaluationSettings(Draws(num_samples=2, sampling=Sampling(max_tokens=48)))
+SETTINGS = EvaluationSettings(evaluation_request(2, Sampling(max_tokens=48)))
 TINY_SET = EvaluationSet("tiny-test", list(procedural.dataset("test", 5)))
 
 
-class Counting(PolicySampler):
+class Counting(NativeSampler):
     """The real sampler; it remembers whom it was asked for, and can be made to stop after some prompts."""
 
     def __init__(self, policy, stop_after=None):
         super().__init__(policy)
         self.asked, self.stop_after = [], stop_after
 
-    def sample(self, prompts, draws):
+    def sample(self, prompts, request):
         self.asked += [prompt.id for prompt in prompts]
-        for number, found in enumerate(super().sample(prompts, draws)):
+        for number, found in enumerate(super().sample(prompts, request)):
             if number == self.stop_after:
                 raise KeyboardInterrupt
             yield found
@@ -111,10 +111,12 @@ def test_a_line_that_a_crash_cut_short_is_drawn_again(evaluator, tmp_path):
 @pytest.mark.parametrize(
     "other",
     [
-        replace(SETTINGS, draws=replace(SETTINGS.draws, seed=1)),
-        replace(SETTINGS, draws=replace(SETTINGS.draws, blank=True)),
-        replace(SETTINGS, draws=replace(SETTINGS.draws, num_samples=3)),
-        replace(SETTINGS, draws=replace(SETTINGS.draws, sampling=Sampling(temperature=0.5, max_tokens=48))),
+        replace(SETTINGS, request=replace(SETTINGS.request, key=(1, "evaluation"))),
+        replace(SETTINGS, request=replace(SETTINGS.request, blank=True)),
+        replace(SETTINGS, request=replace(SETTINGS.request, num_samples=3)),
+        replace(
+            SETTINGS, request=replace(SETTINGS.request, sampling=Sampling(temperature=0.5, max_tokens=48))
+        ),
         replace(SETTINGS, grader="mathruler"),
         replace(SETTINGS, max_pixels=3136),
         replace(SETTINGS, engine="vllm"),
@@ -140,7 +142,7 @@ def test_a_file_of_other_settings_under_this_name_is_refused(tmp_path):
     file = SamplesFile(tmp_path, "x", identity(target, "tiny-test", SETTINGS))
     text = file.path.read_text().replace('"seed": 0', '"seed": 1')
     file.path.write_text(text)
-    with pytest.raises(UserError, match="move it away"):
+    with pytest.raises(UserError, match="move the file away"):
         SamplesFile(tmp_path, "x", identity(target, "tiny-test", SETTINGS))
 
 
@@ -162,11 +164,8 @@ def test_scores_of_hand_written_lines():
         return {"correct": correct, "format": 1.0, "tokens": tokens, "truncated": tokens == 30}
 
     prompts = [Prompt("a", "", "1", task="x"), Prompt("b", "", "1", task="y")]
-    found = summarise_samples(
-        "any",
-        prompts,
-        {"a": [sample(True, 10), sample(False, 20)], "b": [sample(False, 30), sample(False, 20)]},
-    )
+    rows = [sample(True, 10), sample(False, 20)], [sample(False, 30), sample(False, 20)]
+    found = summarise([from_rows(*pair) for pair in zip(prompts, rows, strict=True)])
     assert found["accuracy"] == 0.25
     assert found["pass_at_k"] == {"1": 0.25, "2": 0.5}
     assert found["length"] == 20

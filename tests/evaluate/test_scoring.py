@@ -8,16 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pivot.errors import UserError
+from pivot.evaluate.benchmarks import hallusionbench, we_math
 from pivot.evaluate.scoring import (
     Graded,
     accuracy,
     bootstrap_interval,
     by_category,
-    hallusionbench,
     mean_pass_at_k,
     pass_at_k,
-    score,
-    we_math,
+    summarise,
 )
 
 HARD = Graded("a", (True, False, False, False), "x")
@@ -89,10 +88,10 @@ def test_hallusionbench_by_hand() -> None:
         hallusion("0", "1", "1", False, True),
     ]
     # Sample 1: figure 0 whole, figure 1 not; question 0 right in both, question 1 not. Sample 2: swapped.
-    assert hallusionbench(graded) == pytest.approx({"aAcc": 0.75, "fAcc": 0.5, "qAcc": 0.5})
+    assert hallusionbench.metrics(graded) == pytest.approx({"aAcc": 0.75, "fAcc": 0.5, "qAcc": 0.5})
     # A VS row with figure 0 has no figure: it counts for its question, not for a figure.
     bare = hallusion("9", "0", "0", False, False, category="VS")
-    assert hallusionbench([*graded, bare]) == pytest.approx({"aAcc": 0.6, "fAcc": 0.5, "qAcc": 1 / 3})
+    assert hallusionbench.metrics([*graded, bare]) == pytest.approx({"aAcc": 0.6, "fAcc": 0.5, "qAcc": 1 / 3})
 
 
 def problem(name: str, steps: list[bool], multi: bool) -> list[Graded]:
@@ -110,7 +109,7 @@ def test_we_math_by_hand() -> None:
         *problem("lucky", [True, False], True),
         *problem("by-rote", [False, False, False], True),
     ]
-    scores = we_math(graded)
+    scores = we_math.metrics(graded)
     assert scores["IK"] == scores["IG"] == pytest.approx(0.2)
     assert scores["CM_strict"] == pytest.approx(1 / 5)
     assert scores["CM_loose"] == pytest.approx(2 / 5)
@@ -124,22 +123,22 @@ def test_we_math_by_hand() -> None:
 def test_we_math_leaves_out_incomplete_problems_and_averages_samples() -> None:
     whole = problem("a", [True, True], True)
     twice = [Graded(g.id, (True, not g.id.endswith("multi")), columns=g.columns) for g in whole]
-    scores = we_math(
+    scores = we_math.metrics(
         [*twice, *(Graded(g.id, (True, True), columns=g.columns) for g in problem("b", [True], True))]
     )
     assert (scores["problems"], scores["incomplete"]) == (1, 1)
     assert scores["CM_strict"] == scores["IG"] == pytest.approx(0.5)
     with pytest.raises(UserError, match="needs all rows of a problem"):
-        we_math(problem("b", [True, True], True)[:2])
+        we_math.metrics(problem("b", [True, True], True)[:2])
 
 
 def test_score_is_the_entry_of_scores_json() -> None:
-    scores = score("mathvista", [HARD, EASY, NEVER])
+    scores = summarise([HARD, EASY, NEVER], name="mathvista")
     assert scores["accuracy"] == pytest.approx(1.25 / 3)
     assert scores["pass_at_k"] == pytest.approx({"1": 1.25 / 3, "2": 1.5 / 3, "4": 2 / 3})
     assert (scores["samples"], scores["prompts"]) == (4, 3)
     assert scores["interval"][0] <= scores["accuracy"] <= scores["interval"][1]
-    assert score("we-math", problem("a", [True, True], True))["metrics"]["CM_strict"] == 1.0
-    assert "the rows lack ID, key" in score("we-math", [HARD])["metrics_note"]
+    assert summarise(problem("a", [True, True], True), we_math.metrics)["metrics"]["CM_strict"] == 1.0
+    assert "the rows lack ID, key" in summarise([HARD], we_math.metrics)["metrics_note"]
     with pytest.raises(UserError, match="no graded sample"):
-        score("mathvista", [])
+        summarise([], name="mathvista")

@@ -1,4 +1,4 @@
-"""The buffer against a naive one of dictionaries and loops, under random programs of calls."""
+"""The buffer equals a naive one of dictionaries and loops under random sequences of calls."""
 
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -126,7 +126,7 @@ def test_a_random_program_leaves_what_the_naive_buffer_holds(program, limit, cap
 
 
 def random_visits(buffer: ExperienceBuffer, generator: np.random.Generator, steps: range) -> list:
-    """Some steps of a made-up training; returns all that was drawn and seen."""
+    """Some steps of a simulated training; returns all draws and statistics."""
     seen = []
     for step in steps:
         seen.append(buffer.draw(4, exclude={"p3", "p5"}, step=step))

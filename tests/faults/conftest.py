@@ -32,10 +32,12 @@ def small_config():
     """The tiny recipe cut down to steps of a fraction of a second, for a method and further settings."""
     from pivot import recipes
     from pivot.config import apply_settings
+    from pivot.config.methods import settings_for
     from pivot.method import preset
 
     def make(method: str = "pivot", *settings: str):
-        return apply_settings(replace(recipes.get("tiny"), method=preset(method)), [*SMALL, *settings])
+        config = replace(recipes.get("tiny"), method=preset(method))
+        return apply_settings(config, [*settings_for(config.method, SMALL), *settings])
 
     return make
 

@@ -14,7 +14,7 @@ import pytest
 from real_answers import DATA, conflict, naive_number, real_answers
 
 from pivot.rewards.verifier import Verifier
-from pivot.rewards.verifier.meanings import agree
+from pivot.rewards.verifier.comparison import agree
 from pivot.rewards.verifier.reading import _read, read
 
 SECONDS = float(os.environ.get("SOAK_SEARCH_SECONDS", "3600"))

@@ -60,7 +60,9 @@ def test_no_space_left_for_a_line_of_metrics(small_config, whole, tmp_path, monk
         return real(descriptor, data)
 
     monkeypatch.setattr(os, "write", full)
-    with pytest.raises(UserError, match=r"metrics.jsonl: no space left on device; free some space and go on"):
+    with pytest.raises(
+        UserError, match=r"metrics.jsonl: no space left on device; free some space and try again"
+    ):
         train(small_config("pivot", *SETTINGS), run, quiet=True)
     assert len(repeatable_rows(run)) == 2, "no torn line"
     monkeypatch.setattr(os, "write", real)

@@ -73,7 +73,7 @@ def test_training_goes_on_over_hostile_responses_and_killed_graders(tmp_path, sm
 
 def test_a_sampled_image_token_cannot_break_the_next_step(policy):
     """Vision tokens are banned from sampling, so that no response can ask for an image that is not there."""
-    assert policy.encoder.image_token_id in policy.banned_ids
+    assert policy.family.image_token_id in policy.banned_ids
 
 
 @pytest.mark.parametrize("box", ["5", "\\frac{10}{2}", "10/2"])

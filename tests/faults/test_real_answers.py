@@ -5,7 +5,7 @@ import warnings
 import pytest
 from real_answers import DATA, conflict, facets, real_answers
 
-from pivot.rewards.verifier.meanings import agree
+from pivot.rewards.verifier.comparison import agree
 from pivot.rewards.verifier.reading import read
 
 pytestmark = pytest.mark.skipif(not DATA.exists(), reason="the real answers are not here")

@@ -59,8 +59,8 @@ def test_what_it_prints_or_reads_does_not_disturb(capfd):
     [
         ("raises", r"fault_rewards:raises raised KeyError: 'no such column' \(fault_rewards.py, line \d+\)"),
         ("exits", r"fault_rewards:exits raised SystemExit: that was it"),
-        ("vanishes", r"fault_rewards:vanishes ended its process, 2 times: exit code 7"),
-        ("killed", r"fault_rewards:killed ended its process, 2 times: signal SIGKILL"),
+        ("vanishes", r"fault_rewards:vanishes ended its process 2 times \(exit code 7\)"),
+        ("killed", r"fault_rewards:killed ended its process 2 times \(signal SIGKILL\)"),
         ("too_few", r"fault_rewards:too_few returned 1 values for 3 responses"),
         ("too_many", r"fault_rewards:too_many returned 4 values for 3 responses"),
         ("nothing", r"fault_rewards:nothing returned NoneType, expected a list of numbers"),
@@ -89,6 +89,20 @@ def test_a_worker_that_is_killed_between_calls_comes_back():
     os.kill(judge.process.pid, 9)
     assert [r.accuracy for r in judge.judge(PROMPTS, TEXTS)][:2] == [1.0, 0.0]
     judge.close()
+
+
+def test_a_worker_that_is_killed_while_it_starts_is_started_again(monkeypatch):
+    started, popen = [], subprocess.Popen
+
+    def start(*args, **kwargs):
+        started.append(popen(*args, **kwargs))
+        if len(started) == 1:
+            started[0].kill()
+        return started[-1]
+
+    monkeypatch.setattr("pivot.rewards.process.subprocess.Popen", start)
+    assert [r.accuracy for r in judged("by_length")][:2] == [1.0, 0.0]
+    assert len(started) == 2
 
 
 def test_a_worker_ends_with_a_trainer_that_is_killed():

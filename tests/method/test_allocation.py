@@ -79,7 +79,7 @@ def test_pivot_modulates_then_protects_then_adds_format() -> None:
     expected = modulate_advantage(accuracy, utility, correct, given.mask_BT, beta=0.5)
     expected = expected + 0.1 * group_advantage(FORMAT).flatten()[:, None] * given.mask_BT
     # Strong enough for some tokens to need protection.
-    found, path = allocate(replace(preset("pivot"), beta=0.5), given)
+    found, path = allocate(preset("pivot").with_settings(beta=0.5), given)
     assert_close(found.advantage_BT, expected)
     assert_close(path.utility_BT, utility)
     raw = accuracy[:, None] * (1 + 0.5 * accuracy.sign()[:, None] * utility)
@@ -95,7 +95,7 @@ def test_local_utility_is_the_support() -> None:
 
 
 def test_format_before_modulation_is_modulated_and_protected_too() -> None:
-    method = replace(preset("vaa"), format_position="before", beta=0.5)
+    method = preset("vaa").with_settings(format_position="before", beta=0.5)
     given = rows()
     total = group_advantage(REWARDS).flatten() + 0.1 * group_advantage(FORMAT).flatten()
     found, _ = allocate(method, given)
@@ -134,7 +134,7 @@ def test_the_clipped_share_counts_valid_tokens_below_the_floor() -> None:
     )
     _, found = allocate("vaa", given)
     assert found.support_clipped_share.item() == 0.5
-    _, found = allocate(replace(preset("vaa"), support_floor=None), given)
+    _, found = allocate(preset("vaa").with_settings(support_floor=None), given)
     assert found.support_clipped_share.item() == 0
     assert found.support_BT[0, 0] < -50
 

@@ -11,16 +11,24 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from pivot.method import (
-    double_entropy,
-    exact_penalty,
+    Batch,
+    DoubleEntropy,
+    Perception,
+    Totals,
     nll_penalty,
-    perception_divergence,
-    sft_loss,
-    shaped_ratio_loss,
+    shaped_ratio_terms,
     shaping_factor,
     top_token_mask,
     visual_support,
 )
+
+
+def forward(clean, corrupted, mask) -> Batch:
+    """What PAPO's terms read."""
+    rewards = torch.zeros(len(mask))
+    fixed = clean.detach()
+    return Batch(mask, rewards, rewards, 1, fixed, fixed, fixed, corrupted, new_logprobs_BT=clean)
+
 
 examples = settings(derandomize=True, deadline=None, max_examples=25)
 seeds = st.integers(0, 2**32 - 1)
@@ -36,17 +44,16 @@ def test_penalties_and_papo_against_a_loop(ragged, seed: int, dtype: torch.dtype
     num = max(len(tokens), 1)
     clean = [float(batch.clean_BT[i, t]) for i, t in tokens]
     corrupted = [float(batch.corrupted_BT[i, t]) for i, t in tokens]
-    entropy = [float(batch.entropy_BT[i, t]) for i, t in tokens]
     gaps = [q - p for p, q in zip(clean, corrupted, strict=True)]
     near = {"rel": 1e-4, "abs": 1e-5}
     assert nll_penalty(batch.clean_BT, batch.mask_BT).item() == pytest.approx(-sum(clean) / num, **near)
-    assert exact_penalty(batch.entropy_BT, batch.mask_BT).item() == pytest.approx(sum(entropy) / num, **near)
     k3 = sum(min(math.exp(d) - d - 1, 10.0) for d in gaps) / num
-    arguments = (batch.clean_BT, batch.corrupted_BT, batch.mask_BT)
-    assert perception_divergence(*arguments).item() == pytest.approx(k3, **near)
+    rows, totals = forward(batch.clean_BT, batch.corrupted_BT, batch.mask_BT), Totals(num, len(tokens), {})
+    assert Perception()(rows, totals).item() == pytest.approx(k3, **near)
     both = -(0.25 * sum(clean) + 0.75 * sum(corrupted)) / num
-    assert double_entropy(*arguments, clean_share=0.25).item() == pytest.approx(both, **near)
-    assert sft_loss(batch.clean_BT, batch.mask_BT, num_tokens=9).item() == pytest.approx(
+    term = DoubleEntropy(clean_entropy_coef=0.01, corrupted_entropy_coef=0.03)
+    assert term(rows, totals).item() == pytest.approx(both, **near)
+    assert nll_penalty(batch.clean_BT, batch.mask_BT, num_tokens=9).item() == pytest.approx(
         -sum(clean) / 9, **near
     )
 
@@ -54,14 +61,15 @@ def test_penalties_and_papo_against_a_loop(ragged, seed: int, dtype: torch.dtype
 def test_perception_is_a_policy_gradient_with_the_support_as_advantage() -> None:
     clean = (-torch.rand(2, 5, dtype=torch.float64)).requires_grad_()
     corrupted, mask = -torch.rand(2, 5, dtype=torch.float64), torch.ones(2, 5)
-    (-0.01 * perception_divergence(clean, corrupted, mask)).backward()
+    term = Perception(perception_coef=0.01)
+    (term.weight * term(forward(clean, corrupted, mask), Totals(10, 2, {}))).backward()
     assert_close(clean.grad, -0.01 * visual_support(clean, corrupted, mask, floor=None) / 10)
 
 
 def test_the_corrupted_half_of_the_double_entropy_moves_nothing() -> None:
     clean = (-torch.rand(1, 4)).requires_grad_()
     corrupted = (-torch.rand(1, 4)).requires_grad_()
-    double_entropy(clean, corrupted, torch.ones(1, 4)).backward()
+    DoubleEntropy()(forward(clean, corrupted, torch.ones(1, 4)), Totals(4, 1, {})).backward()
     assert_close(clean.grad, torch.full((1, 4), -0.5 / 4))
     assert corrupted.grad is None
 
@@ -138,8 +146,8 @@ def test_shaped_ratio_against_a_loop(ragged, seed: int, dtype: torch.dtype) -> N
         for t in batch.valid(i):
             w = math.exp(float(batch.clean_BT[i, t]) - float(batch.old_BT[i, t]))
             total -= float(batch.advantage_BT[i, t]) * w / (w + 0.1)
-    loss = shaped_ratio_loss(batch.clean_BT, batch.old_BT, batch.advantage_BT, batch.mask_BT)
-    assert loss.item() == pytest.approx(total / max(batch.num_tokens, 1), rel=1e-4, abs=1e-5)
+    terms = shaped_ratio_terms(batch.clean_BT, batch.old_BT, batch.advantage_BT, batch.mask_BT)
+    assert terms.sum().item() == pytest.approx(total, rel=1e-4, abs=1e-4)
 
 
 def test_shaped_ratio_gradient_is_numerically_right() -> None:
@@ -147,5 +155,5 @@ def test_shaped_ratio_gradient_is_numerically_right() -> None:
     logprobs = (-torch.rand(2, 3, dtype=torch.float64)).requires_grad_()
     recorded, advantage = -torch.rand(2, 3, dtype=torch.float64), torch.randn(2, 3, dtype=torch.float64)
     assert torch.autograd.gradcheck(
-        lambda x: shaped_ratio_loss(x, recorded, advantage, torch.ones(2, 3)), (logprobs,)
+        lambda x: shaped_ratio_terms(x, recorded, advantage, torch.ones(2, 3)).sum(), (logprobs,)
     )

@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.nn.functional import softplus as softplus_margin
 from torch.testing import assert_close
 
 from pivot.method import (
@@ -15,13 +16,11 @@ from pivot.method import (
     calibration_loss,
     calibration_terms,
     count_anchored_tokens,
-    leaky_guide_loss,
     leaky_margin,
     position_gap,
     position_zero_gap,
     sequence_mean_gap,
     sequence_sum_gap,
-    softplus_margin,
 )
 
 examples = settings(derandomize=True, deadline=None, max_examples=25)
@@ -123,9 +122,8 @@ def test_leaky_guide_against_a_loop(ragged, seed: int, dtype: torch.dtype) -> No
             if not math.isnan(batch.anchor_BT[i, t]):
                 gap = float(batch.clean_BT[i, t]) - float(batch.anchor_BT[i, t])
                 total += abs(float(batch.advantage_B[i])) * leaky(-s * gap)
-    loss = leaky_guide_loss(
-        batch.clean_BT, batch.anchor_BT, batch.advantage_B, batch.correct_B, batch.mask_BT
-    )
+    rows = (batch.clean_BT, batch.anchor_BT, batch.advantage_B, batch.correct_B, batch.mask_BT)
+    loss = calibration_loss(*rows, form="position", margin=leaky_margin())
     assert loss.item() == pytest.approx(total / max(tokens, 1), rel=1e-4, abs=1e-5)
 
 
@@ -172,7 +170,7 @@ def test_sequence_forms_against_a_loop(ragged, seed: int, dtype: torch.dtype) ->
     arguments = (batch.clean_BT, batch.anchor_B, batch.mask_BT)
     for gap_of, by_mean in ((sequence_mean_gap, True), (sequence_sum_gap, False)):
         actual = calibration_terms(
-            gap_of(*arguments), batch.advantage_B, batch.correct_B, batch.mask_BT, margin=softplus_margin()
+            gap_of(*arguments), batch.advantage_B, batch.correct_B, batch.mask_BT, margin=softplus_margin
         )
         expected = torch.zeros_like(actual)
         for i in range(len(batch.mask_BT)):
@@ -216,13 +214,14 @@ def test_rounding_does_not_choose_the_slope_of_the_leaky_guide() -> None:
     gradients = []
     for noise in (-2e-6, 0.0, 2e-6):
         logprobs_BT = torch.tensor([[-0.7 + noise, -1.0]], requires_grad=True)
-        loss = leaky_guide_loss(
+        loss = calibration_loss(
             logprobs_BT,
             torch.tensor([[-0.7, -2.0]]),
             torch.tensor([0.5]),
             torch.tensor([False]),
             torch.ones(1, 2),
-            slope=0.5,
+            form="position",
+            margin=leaky_margin(0.5),
         )
         (gradient,) = torch.autograd.grad(loss, logprobs_BT)
         gradients.append(gradient)

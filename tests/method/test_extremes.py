@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 from torch import Tensor
@@ -88,7 +86,7 @@ def test_every_method_stays_finite(name: str, mask: Tensor, dtype: torch.dtype) 
 def test_all_forms_of_calibration_stay_finite() -> None:
     for form in ("anchor_mean", "position", "position_zero", "seq_mean", "seq_sum"):
         for shape in ("softplus", "leaky_relu"):
-            method = replace(preset("ser"), calibration=form, calibration_shape=shape)
+            method = preset("ser").with_settings(calibration=form, calibration_shape=shape)
             batch = extreme_batch(-torch.inf, 0.0, MASKS["some empty"], torch.float32)
             loss, _ = objective(method, batch, count_totals(method, batch))
             (gradient,) = torch.autograd.grad(loss, batch.new_logprobs_BT)

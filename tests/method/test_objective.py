@@ -16,19 +16,18 @@ from pivot.method import (
     PRESETS,
     Batch,
     Method,
-    ObjectiveTotals,
+    Totals,
     calibration_loss,
     count_totals,
-    leaky_guide_loss,
+    k3_divergence,
+    leaky_margin,
     nll_penalty,
     objective,
-    perception_divergence,
     policy_loss,
     preset,
-    reference_kl,
     sequence_mean,
-    sft_loss,
-    shaped_ratio_loss,
+    shaped_ratio_terms,
+    token_mean,
 )
 
 examples = settings(derandomize=True, deadline=None, max_examples=8)
@@ -88,7 +87,9 @@ def gradients(loss: Tensor, batch: Batch) -> tuple[Tensor | None, ...]:
 def test_splitting_a_minibatch_changes_neither_loss_nor_gradient(
     ragged, name: str, exact: bool, seed: int
 ) -> None:
-    method = replace(preset(name), entropy_form="exact" if exact else "nll")
+    method = preset(name)
+    if "entropy_form" in method.own_settings():
+        method = method.with_settings(entropy_form="exact" if exact else "nll")
     batch = full_batch(ragged, seed)
     totals = count_totals(method, batch)
     loss, values = objective(method, batch, totals)
@@ -139,10 +140,10 @@ def test_dapo_is_the_policy_loss_and_the_entropy_penalty(ragged, seed: int) -> N
 
 
 def test_grpo_takes_sequence_means_and_a_kl(ragged) -> None:
-    method, batch = replace(preset("grpo"), entropy_coef=0.0), plain(full_batch(ragged, 11))
+    method, batch = preset("grpo").with_settings(entropy_coef=0.0), plain(full_batch(ragged, 11))
     loss, values = objective(method, batch, count_totals(method, batch))
     kl = sequence_mean(
-        reference_kl(batch.new_logprobs_BT, batch.reference_logprobs_BT, batch.mask_BT), batch.mask_BT
+        k3_divergence(batch.new_logprobs_BT, batch.reference_logprobs_BT, batch.mask_BT), batch.mask_BT
     )
     ratio = (batch.new_logprobs_BT - batch.old_logprobs_BT).exp()
     a = batch.advantage_BT
@@ -163,13 +164,16 @@ def test_each_term_is_its_own_function(ragged, seed: int) -> None:
     advantage = (batch.group_advantage_B, batch.correct_B, batch.mask_BT)
     calibration = calibration_loss(batch.new_logprobs_BT, batch.anchor_logprob_B, *advantage)
     assert_close(term(preset("pivot"), batch, "calibration"), calibration.detach())
-    guide = leaky_guide_loss(batch.new_logprobs_BT, batch.anchor_logprobs_BT, *advantage)
+    guide = calibration_loss(
+        batch.new_logprobs_BT, batch.anchor_logprobs_BT, *advantage, form="position", margin=leaky_margin()
+    )
     assert_close(term(preset("calibrl"), batch, "calibration"), guide.detach())
-    perception = perception_divergence(batch.new_logprobs_BT, batch.corrupted_logprobs_BT, batch.mask_BT)
+    k3 = k3_divergence(batch.new_logprobs_BT, batch.corrupted_logprobs_BT, batch.mask_BT)
+    perception = token_mean(k3, batch.mask_BT)
     assert_close(term(preset("papo"), batch, "perception"), perception.detach())
     whole = full_batch(ragged, seed)
     rows = whole.target_B
-    target = sft_loss(whole.new_logprobs_BT[rows], whole.mask_BT[rows])
+    target = nll_penalty(whole.new_logprobs_BT[rows], whole.mask_BT[rows])
     assert_close(term(preset("off-sft-vaa"), whole, "sft"), target.detach())
 
 
@@ -203,7 +207,7 @@ def test_papo_is_dapo_and_its_weighted_terms(ragged) -> None:
     totals = count_totals(preset("papo"), batch)
     expected = objective(preset("dapo"), batch, totals)[0]
     arguments = (batch.new_logprobs_BT, batch.corrupted_logprobs_BT, batch.mask_BT)
-    expected = expected - 0.01 * perception_divergence(*arguments)
+    expected = expected - 0.01 * token_mean(k3_divergence(*arguments), batch.mask_BT)
     for logprobs in arguments[:2]:
         expected = expected + 0.03 * nll_penalty(logprobs, batch.mask_BT)
     assert_close(objective(preset("papo"), batch, totals)[0], expected)
@@ -217,10 +221,13 @@ def test_off_policy_rows_take_the_shaped_ratio_and_no_other_term(ragged) -> None
     assert not off.all()
     totals = count_totals(method, batch)
     loss, values = objective(method, batch, totals)
-    experience = shaped_ratio_loss(
-        batch.new_logprobs_BT[off], batch.old_logprobs_BT[off], batch.advantage_BT[off], batch.mask_BT[off],
-        num_tokens=totals.num_tokens,
-    )  # fmt: skip
+    rows = (
+        batch.new_logprobs_BT[off],
+        batch.old_logprobs_BT[off],
+        batch.advantage_BT[off],
+        batch.mask_BT[off],
+    )
+    experience = token_mean(shaped_ratio_terms(*rows), batch.mask_BT[off], num_tokens=totals.num_tokens)
     fresh = objective(preset("dapo"), batch.take(~off), totals)[0]
     assert_close(values["off_policy"], experience.detach())
     assert_close(loss, fresh + experience)
@@ -239,7 +246,8 @@ def test_without_modulation_and_anchors_the_loss_is_exactly_dapos(ragged, name: 
     batch = plain(full_batch(ragged, 6, torch.float32))
     for anchor in (None, torch.full_like(batch.group_advantage_B, torch.nan)):
         bare = replace(batch, anchor_logprob_B=anchor)
-        method, dapo = replace(preset(name), beta=0.0), preset("dapo")
+        settings = {} if name == "ser" else {"beta": 0.0}
+        method, dapo = preset(name).with_settings(**settings), preset("dapo")
         totals = count_totals(method, bare)
         loss, reference = objective(method, bare, totals)[0], objective(dapo, bare, totals)[0]
         assert torch.equal(loss, reference)
@@ -248,7 +256,7 @@ def test_without_modulation_and_anchors_the_loss_is_exactly_dapos(ragged, name: 
 
 @pytest.mark.parametrize("name", ["ser", "off-sft-vaa", "calibrl", "calibrl-original"])
 def test_without_anchors_the_term_is_a_zero_attached_to_the_graph(ragged, name: str) -> None:
-    method = replace(preset(name), entropy_coef=0.0)
+    method = preset(name).with_settings(entropy_coef=0.0)
     batch = plain(full_batch(ragged, 6))
     batch = replace(
         batch,
@@ -256,7 +264,7 @@ def test_without_anchors_the_term_is_a_zero_attached_to_the_graph(ragged, name: 
         anchor_logprob_B=None,
         anchor_logprobs_BT=None,
     )
-    loss, values = objective(method, batch, ObjectiveTotals(10, 2))
+    loss, values = objective(method, batch, count_totals(method, batch))
     assert values["sft" if name == "off-sft-vaa" else "calibration"].item() == 0
     (gradient,) = torch.autograd.grad(loss, batch.new_logprobs_BT)
     assert torch.equal(gradient, torch.zeros_like(gradient))
@@ -266,16 +274,16 @@ def test_all_tokens_may_normalise_the_calibration(ragged) -> None:
     batch = plain(full_batch(ragged, 9))
     method = preset("ser")
     totals = count_totals(method, batch)
-    over_replayed = term(method, batch, "calibration") * totals.num_calibrated_tokens
-    over_all = term(replace(method, calibration_tokens="all"), batch, "calibration") * totals.num_tokens
-    assert 0 < totals.num_calibrated_tokens < totals.num_tokens
+    over_replayed = term(method, batch, "calibration") * totals.counts["calibration"]
+    over_all = term(method.with_settings(calibration_tokens="all"), batch, "calibration") * totals.num_tokens
+    assert 0 < totals.counts["calibration"] < totals.num_tokens
     assert_close(over_replayed, over_all)
 
 
 @pytest.mark.parametrize("form", ["seq_mean", "seq_sum"])
 def test_the_sequence_forms_reach_the_objective(ragged, form: str) -> None:
     batch = plain(full_batch(ragged, 9))
-    method = replace(preset("ser"), calibration=form)
+    method = preset("ser").with_settings(calibration=form)
     assert term(method, batch, "calibration") != term(preset("ser"), batch, "calibration")
 
 
@@ -295,7 +303,7 @@ def test_metrics_by_hand() -> None:
         group_advantage_B=torch.ones(1),
         new_logprobs_BT=ratio.log() - 5,
     )
-    values = objective(preset("dapo"), batch, ObjectiveTotals(4, 1))[1]
+    values = objective(preset("dapo"), batch, Totals(4, 1, {}))[1]
     assert values["ratio_sum"].item() == pytest.approx(7.0)
     assert values["ratio_max"].item() == pytest.approx(4.0)
     counts = [values[f"{clip}_tokens"].item() for clip in ("ratio", "clip_low", "clip_high", "dual_clip")]
@@ -306,4 +314,4 @@ def test_a_missing_input_is_named(ragged) -> None:
     batch = replace(full_batch(ragged, 0), reference_logprobs_BT=None, corrupted_logprobs_BT=None)
     for name, argument in (("grpo", "reference_logprobs_BT"), ("papo", "corrupted_logprobs_BT")):
         with pytest.raises(ValueError, match=f"{argument} must be a tensor for this method, got None"):
-            objective(preset(name), batch, ObjectiveTotals(1, 1))
+            objective(preset(name), batch, Totals(1, 1, {}))

@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import fields, replace
-from itertools import pairwise
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import pivot.method
-from pivot.method import PRESETS, Method, preset
+from pivot.method import (
+    PRESETS,
+    EntropyPenalty,
+    Method,
+    Perception,
+    ReferenceKL,
+    TokenSelection,
+    UnknownSetting,
+    VariantAllocation,
+    VisualAllocation,
+    preset,
+)
 
 
 def changed(name: str, base: str) -> dict[str, object]:
-    """The switches in which a method differs from another."""
-    one, other = PRESETS[name], PRESETS[base]
-    names = (f.name for f in fields(Method) if f.name not in ("name", "summary"))
-    return {n: getattr(one, n) for n in names if getattr(one, n) != getattr(other, n)}
+    """The settings in which a method differs from another."""
+    one, other = PRESETS[name].settings(), PRESETS[base].settings()
+    return {n: value for n, value in one.items() if value != other[n]}
 
 
 def test_the_papers_thirteen_methods_calibrls_own_script_and_four_of_ours() -> None:
@@ -64,12 +73,16 @@ def test_a_method_differs_from_another_in_just_this(name: str, base: str, differ
     assert changed(name, base) == difference
 
 
+def values(name: str, *settings: str) -> tuple:
+    own = PRESETS[name].own_settings()
+    return tuple(own[setting] for setting in settings)
+
+
 def test_the_papers_numbers() -> None:
-    method = preset("pivot")
-    assert (method.clip_low, method.clip_high, method.dual_clip) == (0.2, 0.28, 3.0)
-    assert (method.future_window, method.future_discount, method.future_coef) == (32, 0.8, 0.5)
-    assert (method.replay_share, method.solved_threshold, method.anchor_keep) == (0.5, 0.45, 0.5)
-    assert (method.format_coef, method.entropy_coef) == (0.1, 0.06)
+    assert values("pivot", "clip_low", "clip_high", "dual_clip") == (0.2, 0.28, 3.0)
+    assert values("pivot", "future_window", "future_discount", "future_coef") == (32, 0.8, 0.5)
+    assert values("pivot", "replay_share", "solved_threshold", "anchor_keep") == (0.5, 0.45, 0.5)
+    assert values("pivot", "format_coef", "entropy_coef") == (0.1, 0.06)
 
 
 def test_beta_and_lambda_exp_are_what_our_validation_split_chose() -> None:
@@ -77,21 +90,19 @@ def test_beta_and_lambda_exp_are_what_our_validation_split_chose() -> None:
     own_beta = {"pivot-adaptive": 1.0, "pivot-absolute": 1.0, "pivot-weighted": 1.0}
     own_coef = {"calibrl": 0.1, "calibrl-vaa": 0.1, "calibrl-original": 0.1}
     for name, method in PRESETS.items():
-        assert method.beta == own_beta.get(name, 0.1)
-        assert method.anchor_coef == own_coef.get(name, 0.3)
+        assert method.settings()["beta"] == own_beta.get(name, 0.1)
+        assert method.settings()["anchor_coef"] == own_coef.get(name, 0.3)
 
 
 def test_numbers_from_the_baselines_own_code() -> None:
-    assert {n: m.corrupt_probability for n, m in PRESETS.items() if m.corrupt_probability != 0.6} == {
-        "vppo": 0.5
-    }
-    own = {n: m for n, m in PRESETS.items() if m.anchor_source == "expert"}
+    probabilities = {name: method.corruption.corrupt_probability for name, method in PRESETS.items()}
+    assert {name: p for name, p in probabilities.items() if p != 0.6} == {"vppo": 0.5}
+    own = [name for name, method in PRESETS.items() if method.has_experts]
     assert set(own) == {"calibrl", "calibrl-vaa", "calibrl-original"}
-    assert {(m.anchor_coef, m.leaky_slope) for m in own.values()} == {(0.1, 0.5)}
-    assert [n for n, m in PRESETS.items() if not m.normalise_std] == ["calibrl-original"]
-    original = own["calibrl-original"]
-    assert (original.clip_low, original.clip_high, original.dual_clip) == (0.2, 0.2, 3.0)
-    assert (original.aggregation, original.reference_kl_coef) == ("token", 0.0)
+    assert {values(name, "anchor_coef", "leaky_slope") for name in own} == {(0.1, 0.5)}
+    assert [n for n, m in PRESETS.items() if not m.advantage.normalise_std] == ["calibrl-original"]
+    assert values("calibrl-original", "clip_low", "clip_high", "dual_clip") == (0.2, 0.2, 3.0)
+    assert values("calibrl-original", "aggregation", "reference_kl_coef") == ("token", 0.0)
 
 
 def test_what_each_method_needs() -> None:
@@ -113,7 +124,7 @@ def test_an_unknown_method_names_the_nearest() -> None:
         ({"beta": -1.0}, r"beta must lie in \[0, inf\], got -1.0"),
         ({"future_discount": 1.5}, r"future_discount must lie in \[0, 1\]"),
         ({"future_window": 0}, r"future_window must lie in"),
-        ({"utility": "global"}, r"utility must be one of none, local, future, got 'global'"),
+        ({"utility": "global"}, r"utility must be one of local, future, got 'global'"),
         ({"dual_clip": 0.9}, r"dual_clip must be above 1"),
         ({"corrupt_probability": 1.5}, r"corrupt_probability must lie in \[0, 1\]"),
         ({"support_floor": 1.0}, r"support_floor must lie in \[-inf, 0\]"),
@@ -122,22 +133,44 @@ def test_an_unknown_method_names_the_nearest() -> None:
 )
 def test_a_bad_switch_is_named(change: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        replace(preset("pivot"), **change)
+        preset("pivot").with_settings(**change)
 
 
-def test_every_switch_says_where_it_comes_from() -> None:
-    """The line under each field is its --help."""
-    tree = ast.parse((Path(pivot.method.__file__).parent / "switches.py").read_text(encoding="utf-8"))
-    body = next(n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "Method").body
-    documented = {
-        field.target.id
-        for field, line in pairwise(body)
-        if isinstance(field, ast.AnnAssign)
-        and isinstance(field.target, ast.Name)
-        and isinstance(line, ast.Expr)
-        and isinstance(line.value, ast.Constant)
-    }
-    assert documented == {field.name for field in fields(Method)}
+def test_every_method_comes_back_from_its_settings() -> None:
+    for name, method in PRESETS.items():
+        assert Method(name, method.summary).restored(method.settings()) == method
+        assert preset("vppo").restored(method.settings()).settings() == method.settings()
+
+
+def test_switches_add_and_remove_parts() -> None:
+    dapo, pivot = preset("dapo"), preset("pivot")
+    as_vaa = dapo.with_settings(utility="future", beta=0.3)
+    assert as_vaa.visual == VisualAllocation(beta=0.3)
+    bare = pivot.with_settings(utility="none", replay=False, anchor_use="none")
+    assert replace(bare, name="dapo", summary=dapo.summary) == dapo
+    assert dapo.with_settings(perception_coef=0.4).terms == (EntropyPenalty(), Perception(0.4))
+    assert dapo.with_settings(reference_kl_coef=0.02, entropy_coef=0.0).terms == (ReferenceKL(0.02),)
+    assert dapo.with_settings(shaping_floor=0.8).visual == TokenSelection(1.0, 0.8)
+    assert isinstance(pivot.with_settings(utility_bound=1.0).visual, VariantAllocation)
+    assert type(pivot.with_settings(beta=0.2).visual) is VisualAllocation
+    sft = pivot.with_settings(anchor_use="sft")
+    assert sft.trains_on_targets
+    assert replace(sft, name="", summary="") == replace(preset("off-sft-vaa"), name="", summary="")
+
+
+def test_a_setting_of_a_missing_part_is_refused() -> None:
+    for name in (
+        "beta",
+        "replay_share",
+        "anchor_coef",
+        "utility_bound",
+        "perception_clip",
+        "off_policy_shaping",
+    ):
+        with pytest.raises(UnknownSetting, match=f"{name} is no setting of method 'dapo'"):
+            preset("dapo").with_settings(**{name: 0.5})
+    with pytest.raises(ValueError, match="utility cannot be 'future': the method has another visual part"):
+        preset("vppo").with_settings(utility="future")
 
 
 def test_nothing_branches_on_a_methods_name() -> None:

@@ -1,5 +1,7 @@
 """A tiny random model of each family as a Hugging Face folder, with that family's own image processing."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from transformers import (
@@ -14,7 +16,14 @@ from transformers import (
     Qwen3VLForConditionalGeneration,
 )
 
-from pivot import tiny
+from pivot import recipes, tiny
+from pivot.config import apply_settings
+from pivot.engines.local import LocalEngine
+from pivot.method import preset
+from pivot.training import build
+from pivot.training.clock import PhaseClock
+from pivot.training.prompts import training_prompts
+from pivot.training.selection import Quotas, Selection
 
 HIDDEN = 64
 CLIP = {"image_mean": [0.48145466, 0.4578275, 0.40821073], "image_std": [0.26862954, 0.26130258, 0.27577711]}
@@ -106,3 +115,42 @@ def family_folder(tmp_path_factory):
         return built[name]
 
     return make
+
+
+REWARD = "def odd(completions, **columns):\n    return [float(len(text) % 2) for text in completions]\n"
+
+
+@pytest.fixture
+def make_trainer(tmp_path, monkeypatch):
+    """PIVOT on a random model, with a reward that half of its responses get, so that groups carry a signal."""
+
+    def make(folder, *settings):
+        (tmp_path / "odd_reward.py").write_text(REWARD)
+        monkeypatch.syspath_prepend(tmp_path)
+        config = apply_settings(
+            replace(recipes.get("tiny"), method=preset("pivot")),
+            [f"model.path={folder}", "reward.function=odd_reward:odd", "train.prompts_per_step=4",
+             "train.minibatch_prompts=2", "rollout.responses=4", "rollout.max_tokens=8", "rollout.max_tries=2",
+             "data.size=8", "method.warmup_share=0", "train.lr=1e-3", "train.weight_decay=0", *settings],
+        )  # fmt: skip
+        engine, judge = LocalEngine.open(config), build.build_judge(config)
+        return build.build_trainer(config, engine, training_prompts(config).by_id, judge, PhaseClock())
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def remember_responses():
+    """Fill a trainer's buffer. A random model hardly ever ends its turn, so the turns are ended here."""
+
+    def remember(trainer):
+        selection = Selection(trainer.sources, 0, Quotas(4, 0))
+        groups = trainer._sample(selection.draw(), selection)
+        for response in (r for group in groups for r in group.responses):
+            response.token_ids_T[-1] = trainer.engine.policy.end_ids[0]
+            response.truncated = False
+        trainer._reward(groups)
+        trainer._record(groups, 0)
+        trainer.engine.policy.forget_features()
+
+    return remember

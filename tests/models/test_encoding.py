@@ -23,10 +23,10 @@ def test_positions_are_the_models_own(policy, picture):
     ids = encoded.input_ids_L[None]
     positions, delta = policy.model.model.get_rope_index(
         ids,
-        mm_token_type_ids=(ids == policy.encoder.image_token_id).int(),
-        image_grid_thw=torch.tensor([image.grid_thw for image in encoded.images]),
+        mm_token_type_ids=(ids == policy.family.image_token_id).int(),
+        image_grid_thw=torch.tensor([image.grid for image in encoded.images]),
     )
-    assert torch.equal(encoded.position_ids_3L, positions[:, 0])
+    assert torch.equal(encoded.position_ids_AL, positions[:, 0])
     assert encoded.next_position == int(delta) + len(encoded)
 
 
@@ -44,7 +44,7 @@ def test_special_tokens_in_a_problem_stay_text(policy, picture):
 def test_no_image_counts_positions_through(policy):
     encoded = policy.encoder.encode(Prompt("a", "How much is 2 + 2?", "4"))
     assert encoded.images == ()
-    assert encoded.position_ids_3L.tolist() == [list(range(len(encoded)))] * 3
+    assert encoded.position_ids_AL.tolist() == [list(range(len(encoded)))] * 3
 
 
 def test_the_cache_forgets_the_oldest_and_never_mixes_prompts(policy, picture):

@@ -2,7 +2,6 @@
 
 import json
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,18 +9,10 @@ import torch
 from PIL import Image
 from transformers import AutoModelForImageTextToText, AutoTokenizer
 
-from pivot import recipes
-from pivot.config import apply_settings
 from pivot.data import template
-from pivot.engines.local import LocalEngine
-from pivot.method import preset
 from pivot.models.loading import load_policy, save_policy
 from pivot.models.rows import PromptWithResponses
 from pivot.sampling import Sampling, sample_responses
-from pivot.training import build
-from pivot.training.clock import PhaseClock
-from pivot.training.prompts import training_prompts
-from pivot.training.selection import Quotas, Selection
 from pivot.types import Prompt
 
 FAMILIES = ["qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen2_5_vl-real"]
@@ -52,13 +43,13 @@ def prompts(picture):
 
 
 def plain_logprobs(model, encoded, y):
-    """Hugging Face's own forward over prompt and response, a distribution a token."""
+    """Hugging Face's own forward over prompt and response, one distribution per token."""
     ids = torch.cat([encoded.input_ids_L, y])[None]
     visual = {}
     if encoded.images:
         visual = {
-            "pixel_values": torch.cat([image.patches_NC for image in encoded.images]),
-            "image_grid_thw": torch.tensor([image.grid_thw for image in encoded.images]),
+            "pixel_values": torch.cat([image.pixels for image in encoded.images]),
+            "image_grid_thw": torch.tensor([image.grid for image in encoded.images]),
             "mm_token_type_ids": (ids == model.config.image_token_id).int(),
         }
     model.model.rope_deltas = None
@@ -74,15 +65,15 @@ def test_patches_are_those_of_the_models_own_files(model, folder, family):
     assert patch == PATCH[family.partition("-")[0]]
     side = patch * merge
     pixels = np.random.default_rng(0).integers(0, 256, (2 * side, 3 * side, 3), dtype=np.uint8)
-    encoded = model.encoder.encode_image(Image.fromarray(pixels))
-    assert encoded.grid_thw == (1, 4, 6)
+    encoded = model.family.encode_image(Image.fromarray(pixels))
+    assert encoded.grid == (1, 4, 6)
     mean, std = np.array(settings["image_mean"]), np.array(settings["image_std"])
     normal = (pixels / 255.0 - mean) / std
     # The first four patches are the first merge block: rows 0 and 1 of columns 0 and 1.
     for number, (row, column) in enumerate([(0, 0), (0, 1), (1, 0), (1, 1)]):
         part = normal[row * patch : (row + 1) * patch, column * patch : (column + 1) * patch]
         expected = np.repeat(part.transpose(2, 0, 1)[:, None], settings["temporal_patch_size"], 1)
-        np.testing.assert_allclose(encoded.patches_NC[number].numpy(), expected.ravel(), atol=1e-5)
+        np.testing.assert_allclose(encoded.pixels[number].numpy(), expected.ravel(), atol=1e-5)
 
 
 def test_encoding_is_hugging_faces(model, folder, picture):
@@ -96,7 +87,7 @@ def test_encoding_is_hugging_faces(model, folder, picture):
         messages = [{"role": "system", "content": template.SYSTEM}, {"role": "user", "content": turn}]
         text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
         for image in encoded.images:
-            text = text.replace("<|image_pad|>", "<placeholder>" * (math.prod(image.grid_thw) // 4), 1)
+            text = text.replace("<|image_pad|>", "<placeholder>" * (math.prod(image.grid) // 4), 1)
         ids = tokenizer(text.replace("<placeholder>", "<|image_pad|>"), add_special_tokens=False)["input_ids"]
         assert encoded.input_ids_L.tolist() == ids
         if encoded.images:
@@ -104,9 +95,9 @@ def test_encoding_is_hugging_faces(model, folder, picture):
             positions, delta = model.model.model.get_rope_index(
                 row,
                 mm_token_type_ids=(row == model.model.config.image_token_id).int(),
-                image_grid_thw=torch.tensor([image.grid_thw for image in encoded.images]),
+                image_grid_thw=torch.tensor([image.grid for image in encoded.images]),
             )
-            assert torch.equal(encoded.position_ids_3L, positions[:, 0])
+            assert torch.equal(encoded.position_ids_AL, positions[:, 0])
             assert encoded.next_position == len(ids) + int(delta)
         assert model.encoder.count_tokens(prompt) == len(ids)
 
@@ -145,37 +136,10 @@ def test_tree_and_repeated_rows_are_the_plain_forward(model, folder, picture):
             row += 1
 
 
-REWARD = "def odd(completions, **columns):\n    return [float(len(text) % 2) for text in completions]\n"
-
-
-def make_trainer(folder, tmp_path, monkeypatch, *settings):
-    """PIVOT on a random model: a reward that half of its responses get, so that groups carry a signal."""
-    (tmp_path / "odd_reward.py").write_text(REWARD)
-    monkeypatch.syspath_prepend(tmp_path)
-    config = apply_settings(
-        replace(recipes.get("tiny"), method=preset("pivot")),
-        [f"model.path={folder}", "reward.function=odd_reward:odd", "train.prompts_per_step=4",
-         "train.minibatch_prompts=2", "rollout.responses=4", "rollout.max_tokens=8", "rollout.max_tries=2",
-         "data.size=8", "method.warmup_share=0", "train.lr=1e-3", "train.weight_decay=0", *settings],
-    )  # fmt: skip
-    engine, judge = LocalEngine.open(config), build.build_judge(config)
-    return build.build_trainer(config, engine, training_prompts(config).by_id, judge, PhaseClock())
-
-
-def remember_responses(trainer):
-    """Fill the buffer for the next step. A random model hardly ever ends its turn, so its turns are ended here."""
-    selection = Selection(trainer.sources, 0, Quotas(4, 0))
-    groups = trainer._sample(selection.draw(), selection)
-    for response in (r for group in groups for r in group.responses):
-        response.token_ids_T[-1] = trainer.engine.policy.end_ids[0]
-        response.truncated = False
-    trainer._reward(groups)
-    trainer._record(groups, 0)
-    trainer.engine.policy.forget_features()
-
-
-def test_a_pivot_step_trains_and_the_saved_folder_is_the_model(folder, tmp_path, monkeypatch, picture):
-    trainer = make_trainer(folder, tmp_path, monkeypatch)
+def test_a_pivot_step_trains_and_the_saved_folder_is_the_model(
+    folder, make_trainer, remember_responses, tmp_path, picture
+):
+    trainer = make_trainer(folder)
     remember_responses(trainer)
     before = {name: p.detach().clone() for name, p in trainer.engine.policy.trainable_parameters().items()}
     outcome = trainer.step()
@@ -226,13 +190,15 @@ def test_the_saved_folder_has_a_processor_that_makes_the_same_prompt(model, tmp_
 
 def test_vllm_reads_the_saved_folder_and_gives_its_log_probs(model, tmp_path, monkeypatch, picture):
     pytest.importorskip("vllm")
-    from pivot.evaluate.sampling import Draws
-    from pivot.evaluate.vllm_engine import VllmSampler
+    from pivot.sampling import SampleRequest
+    from pivot.sampling.vllm_sampler import VllmSampler
 
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
     save_policy(model, tmp_path / "saved")
     sampler = VllmSampler(tmp_path / "saved")
-    drawn = dict(sampler.sample(prompts(picture), Draws(8, Sampling(max_tokens=12))))
+    drawn = dict(
+        sampler.sample(prompts(picture), SampleRequest(8, Sampling(max_tokens=12), (0, "evaluation")))
+    )
     sampler.close()
     for index, prompt in enumerate(prompts(picture)):
         encoded = model.encoder.encode(prompt)

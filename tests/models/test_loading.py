@@ -1,4 +1,4 @@
-"""How a model is held and saved, and what is said where it cannot be loaded."""
+"""How a model is loaded and saved, and the messages for those that cannot be loaded."""
 
 import json
 import shutil
@@ -120,7 +120,7 @@ def test_a_saved_folder_is_plain_hugging_face(policy, tmp_path):
 
 def test_image_limits_reach_the_encoder_and_the_saved_folder(tmp_path, picture):
     small = load_policy("tiny", ModelOptions(min_pixels=28 * 28, max_pixels=56 * 56))
-    assert small.encoder.encode_image(picture(112, 112).open()).grid_thw == (1, 4, 4)
+    assert small.family.encode_image(picture(112, 112).open()).grid == (1, 4, 4)
     save_policy(small, tmp_path)
     size = json.loads((tmp_path / "preprocessor_config.json").read_text())["size"]
     assert size == {"shortest_edge": 28 * 28, "longest_edge": 56 * 56}

@@ -34,9 +34,9 @@ def plain_logprobs(policy, unit, y):
     visual = {}
     if images:
         visual = {
-            "pixel_values": torch.cat([image.patches_NC for image in images]),
-            "image_grid_thw": torch.tensor([image.grid_thw for image in images]),
-            "mm_token_type_ids": (ids == policy.encoder.image_token_id).int(),
+            "pixel_values": torch.cat([image.pixels for image in images]),
+            "image_grid_thw": torch.tensor([image.grid for image in images]),
+            "mm_token_type_ids": (ids == policy.family.image_token_id).int(),
         }
     policy.model.model.rope_deltas = None
     out = policy.model(input_ids=ids, attention_mask=torch.ones_like(ids), **visual)

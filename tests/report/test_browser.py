@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pivot.report import write_comparison, write_report
-from pivot.report.token_figure import save_token_figures
+from pivot.report.tokens import save_token_figures
 
 webdriver = pytest.importorskip(
     "selenium.webdriver", reason="selenium is not installed: pip install selenium"

@@ -8,14 +8,13 @@ from pivot.errors import UserError
 from pivot.report import write_comparison
 from pivot.report.charts import LineChart
 from pivot.report.comparison import overlaid, sensitivity
-from pivot.report.comparison_tables import accuracy_tables, is_out_of_domain
-from pivot.report.groups import find_baseline, study
-from pivot.report.overhead import overhead_table
+from pivot.report.comparison_tables import accuracy_tables, is_out_of_domain, overhead_table
+from pivot.report.groups import find_baseline, group_runs
 from pivot.report.run import read_run
 
 
 def studied(folders):
-    return study([read_run(folder) for folder in folders])
+    return group_runs([read_run(folder) for folder in folders])
 
 
 def table_named(tables, name):
@@ -31,7 +30,7 @@ def test_runs_that_differ_in_their_seed_alone_are_one_group(new_run):
     assert found.sweeps == []
 
 
-def test_sweeps_are_found_by_their_configs_and_have_one_leader(new_run):
+def test_sweeps_are_found_by_their_configs_and_have_one_representative(new_run):
     folders = [new_run(f"b{beta}", steps=12, beta=beta) for beta in (1.0, 0.5, 0.1)]
     folders.append(new_run("grey", steps=12, corruption__kind="grey"))
     found = studied(folders)
@@ -45,7 +44,7 @@ def test_sweeps_are_found_by_their_configs_and_have_one_leader(new_run):
         "pivot (beta = 0.1)",
         "pivot (kind = grey)",
     ]
-    assert [g.label for g in found.leaders] == ["pivot"]
+    assert [g.label for g in found.representatives] == ["pivot"]
     (chart,) = sensitivity(found.sweeps)
     assert isinstance(chart, LineChart)
     assert chart.curves[0].steps.tolist() == [0.1, 0.5, 1.0]
@@ -171,7 +170,7 @@ def test_old_runs_are_unknown_beside_new_ones_and_silent_among_themselves(new_ru
 def test_overhead_is_relative_to_the_baseline(new_run):
     folders = [new_run("d", steps=12, method="dapo"), new_run("p", steps=12)]
     found = studied(folders)
-    table = overhead_table(found.leaders, find_baseline(found.groups, None))
+    table = overhead_table(found.representatives, find_baseline(found.groups, None))
     assert table is not None
     seconds = [read_run(folder).series("time/step").values.mean() for folder in folders]
     columns = [column.name for column in table.columns]
@@ -198,7 +197,7 @@ def test_the_baseline_by_method_folder_or_default(new_run):
 
 
 def test_an_unknown_baseline_is_a_users_mistake(new_run, tmp_path):
-    with pytest.raises(UserError, match=r"--baseline nobody is none of the runs: .* out of pivot"):
+    with pytest.raises(UserError, match=r"--baseline nobody is not among the runs; .* \(pivot\)"):
         write_comparison([new_run("p", steps=12)], tmp_path / "out", baseline="nobody")
 
 
@@ -216,7 +215,7 @@ def test_out_of_domain_by_name(name, expected):
     assert is_out_of_domain(name) is expected
 
 
-def test_many_variants_leave_the_curves_to_the_leaders(new_run):
+def test_many_variants_leave_the_curves_to_the_representatives(new_run):
     few = studied([new_run(f"x{i}", steps=2, beta=i / 10) for i in range(8)])
     assert {len(chart.curves) for chart in overlaid(few)} == {8}
     many = studied([new_run(f"y{i}", steps=2, beta=i / 10) for i in range(9)])

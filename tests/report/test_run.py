@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pivot.errors import UserError
-from pivot.report.run import read_line_at, read_lines, read_run
+from pivot.report.run import read_row_at, read_rows, read_run
 
 
 def test_a_whole_folder_has_no_gaps_and_gives_back_its_numbers(new_run):
@@ -25,7 +25,7 @@ def test_an_unfinished_last_line_is_left_out_and_said(new_run):
     run = read_run(folder)
     assert run.num_steps == 5
     assert run.gaps == [
-        "metrics.jsonl ends in the middle of a line: the run was cut off there, or is writing it."
+        "metrics.jsonl ends in the middle of a line: the run was killed there, or is writing it."
     ]
 
 
@@ -50,7 +50,7 @@ def test_damaged_lines_are_counted_and_the_last_of_a_repeated_step_stands(tmp_pa
     run = read_run(tmp_path)
     assert run.series("x").steps.tolist() == [1, 2]
     assert run.series("x").values.tolist() == [5, 3]
-    assert "metrics.jsonl has 2 unreadable lines, left out here." in run.gaps
+    assert "metrics.jsonl has 2 unreadable lines, skipped here." in run.gaps
 
 
 def test_values_that_are_no_finite_numbers_are_no_points(tmp_path):
@@ -68,7 +68,7 @@ def test_each_missing_piece_is_named(new_run):
     gaps = " ".join(read_run(folder).gaps)
     assert "run.json is missing" in gaps
     assert "rollouts.jsonl is missing" in gaps
-    assert "config.json is not readable" in gaps
+    assert "config.json is not a readable" in gaps
 
 
 def test_evaluations_are_read_benchmark_by_benchmark(tmp_path):
@@ -88,7 +88,7 @@ def test_evaluations_are_read_benchmark_by_benchmark(tmp_path):
 
 
 def test_a_folder_of_something_else_is_a_users_mistake(tmp_path):
-    with pytest.raises(UserError, match=r"is not a run's folder: it holds none of config\.json"):
+    with pytest.raises(UserError, match=r"is not a run's folder: it has none of config\.json"):
         read_run(tmp_path)
     with pytest.raises(UserError, match="is not a run's folder"):
         read_run(tmp_path / "nowhere")
@@ -96,5 +96,5 @@ def test_a_folder_of_something_else_is_a_users_mistake(tmp_path):
 
 def test_a_line_is_found_again_by_its_offset(new_run):
     run = read_run(new_run("a", steps=8))
-    found = list(read_lines(run, "metrics.jsonl"))
-    assert [read_line_at(run, "metrics.jsonl", offset) for offset, _ in found] == [line for _, line in found]
+    found = list(read_rows(run, "metrics.jsonl"))
+    assert [read_row_at(run, "metrics.jsonl", offset) for offset, _ in found] == [line for _, line in found]

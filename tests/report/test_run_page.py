@@ -6,25 +6,24 @@ import pytest
 from PIL import Image
 
 from pivot.report import write_report
-from pivot.report.evaluation import category_table, evaluation_table
+from pivot.report.evaluations import category_table, evaluation_charts, evaluation_table
 from pivot.report.figures import save_figures
 from pivot.report.page import data_block
 from pivot.report.panels import (
     TRAINING,
-    evaluation_charts,
     line_charts,
     phase_shares,
     phase_times,
     success_histogram,
 )
-from pivot.report.rollouts import telling_groups
 from pivot.report.run import read_run
-from pivot.report.token_figure import (
+from pivot.report.tokens import (
     LINE_LENGTH,
     TITLE_LENGTH,
     _lines,
     decode,
     save_token_figures,
+    select_groups,
     token_figure,
 )
 
@@ -75,7 +74,7 @@ def test_a_run_of_one_step_and_one_without_any(new_run):
 def test_a_running_and_a_failed_run_say_so(new_run):
     folder = new_run("a", steps=10)
     (folder / "run.json").write_text(json.dumps({"status": "running"}))
-    assert "Still running, or killed without a word" in write_report(folder, figures=False).read_text()
+    assert "Still running, or killed; its last step" in write_report(folder, figures=False).read_text()
     (folder / "run.json").write_text(json.dumps({"status": "failed", "reason": "out of memory <here>"}))
     assert "It failed: out of memory &lt;here&gt;" in write_report(folder, figures=False).read_text()
 
@@ -165,7 +164,7 @@ def test_figures_are_written_twice_alike_as_svg_and_pdf(new_run, tmp_path):
 
 
 def test_the_token_figure_of_hostile_tokens(new_run, tmp_path):
-    groups = telling_groups(read_run(new_run("a", steps=15)))[:1]
+    groups = select_groups(read_run(new_run("a", steps=15)))[:1]
     for response in groups[0]["responses"]:
         response["tokens"][0] = "$x^2$ \x00\t" + "long" * 60
         response["extracted"] = "the answer\n" * 20
@@ -193,7 +192,7 @@ def test_lines_of_tokens_keep_every_letter_and_their_length():
 
 
 def test_embedded_images_are_decoded_and_damaged_ones_are_white(new_run):
-    image = telling_groups(read_run(new_run("a", steps=15)))[0]["images"][0]
+    image = select_groups(read_run(new_run("a", steps=15)))[0]["images"][0]
     assert decode(image).shape[:2] == (196, 224)
     assert decode("data:image/png;base64,AAAA").min() == 1
     assert Image.fromarray((decode(image)[..., :3] * 255).astype(np.uint8)).size == (224, 196)

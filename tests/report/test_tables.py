@@ -47,6 +47,14 @@ def test_csv_has_the_full_numbers_and_a_column_for_deviations():
     assert rows[4] == ["pivot", "43.07", "8.6", "11.27", ""]
 
 
+def test_csv_cells_that_a_spreadsheet_would_run_are_quoted():
+    names = ("=1+1", "+1", "-1", "@x", "\t=1")
+    table = Table("t", "", "=A1", (Column("-x"),), tuple(Row(name, (-1.5,), note=name) for name in names))
+    rows = list(csv.reader(io.StringIO(to_csv(table))))
+    assert rows[0] == ["'=A1", "'-x", "Note"]
+    assert rows[1:] == [[f"'{name}", "-1.5", f"'{name}"] for name in names]
+
+
 def test_html_marks_best_and_second():
     text = to_html(TABLE)
     assert "<td><b>43.16</b></td>" in text

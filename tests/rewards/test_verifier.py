@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from pivot.rewards.verifier import Reason, Verifier, check_answer, follows_template, last_box
-from pivot.rewards.verifier.box import MAX_BOX_CHARS
+from pivot.rewards.verifier.response import MAX_BOX_CHARS
 
 
 @pytest.mark.parametrize(

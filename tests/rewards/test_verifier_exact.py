@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pivot.rewards.verifier.exact import Exact, OutOfBounds, Unreadable
-from pivot.rewards.verifier.expression import evaluate
+from pivot.rewards.verifier.expressions import evaluate
 
 
 def as_float(value: Exact) -> float:
@@ -69,7 +69,7 @@ expressions = st.recursive(
 
 
 def naive(text: str) -> float:
-    """Python's own arithmetic on text that this test itself has written."""
+    """Python's own arithmetic on text that this test generated."""
     text = text.replace("√", "1*math.sqrt ").replace("π", "math.pi").replace("}{", ")/(")
     text = text.replace("\\frac{", "(1.0*(").replace("}", "))")
     pieces = []

@@ -25,7 +25,7 @@ def respond(box: str) -> str:
 
 
 def naive_value(answer: str) -> float | str:
-    """A float for every answer that Python can compute after four replacements, else the text itself."""
+    """A float for every answer that Python can evaluate after four replacements, else the text."""
     text = answer.replace(" ", "").replace("\\pi", "*math.pi").replace("\\sqrt", "√")
     text = re.sub(r"√\{?(\d+)\}?", r"*math.sqrt(\1)", text)
     text = re.sub(r"\\frac\{([^{}]*)\}\{([^{}]*)\}", r"(\1)/(\2)", text).replace("**", "*")
@@ -51,7 +51,7 @@ def test_every_answer_agrees_with_itself_in_a_full_response(answers: list[str]) 
 
 
 def respell(answer: str) -> set[str]:
-    """The same value as people and models also write it."""
+    """The same value in other common spellings."""
     spellings = {f"${answer}$", f" {answer} ", answer + "."}
     if not re.search("[a-zA-Z:<=]", answer.replace("sqrt", "").replace("frac", "").replace("pi", "")):
         spellings |= {f"x = {answer}", f"x={answer}", f"{answer}^\\circ", f"{answer}°", f"{answer} degrees"}
@@ -109,7 +109,7 @@ def test_equal_values_are_just_what_python_computes(answers: list[str]) -> None:
 
 @pytest.mark.xdist_group("verifier")
 def test_agreement_with_mathruler(answers: list[str]) -> None:
-    """A sample that holds every notation; `python -m benchmarks.verifier --agreement` takes them all."""
+    """A sample with every notation; `python -m benchmarks.verifier --agreement` compares all."""
     draw = random.Random(1)
     plain = [answer for answer in answers if re.fullmatch(r"[\d.]+", answer)]
     distinct = sorted({*answers} - {*plain}) + draw.sample(plain, 250)

@@ -1,4 +1,4 @@
-"""Untrusted text: every answer comes in time, memory and processes stay flat, dead workers come back."""
+"""Untrusted text: every call returns in time, memory and processes are bounded, dead workers are replaced."""
 
 import os
 import signal
@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pivot.errors import UserError
 from pivot.rewards.verifier import Reason, Verifier, check_answer
 from pivot.rewards.verifier.pool import Job, WorkerPool
 
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.xdist_group("verifier")
 
 LIMIT_SECONDS = 2.0
 ENDLESS = r"\sin{9^{9^9}}"
-"""The fast path leaves it to the library, which never comes back from it."""
+"""Only the library can decide it, and it never returns."""
 
 NESTED = [
     "(",
@@ -191,7 +192,7 @@ def test_a_killed_worker_comes_back(victim: str) -> None:
 
 
 def test_a_worker_killed_in_the_middle_of_a_question_is_replaced() -> None:
-    """Another process kills the library's child while it computes; after two such deaths it is given up."""
+    """Another process kills the library's child during a comparison; after two such deaths the job fails."""
     with Verifier(workers=1, seconds=20.0) as verifier:
         verifier.grade(r"\boxed{\sin 30^\circ}", "y")
         (worker,) = verifier.pool.pids
@@ -213,7 +214,7 @@ def test_a_stopped_worker_is_killed_from_outside() -> None:
 
 
 def test_the_memory_limit_holds() -> None:
-    """A question that needs more than the limit fails in its child, and nowhere else."""
+    """A comparison that exceeds the memory limit fails in its child only."""
     pool = WorkerPool("mathruler", size=1, seconds=5.0, megabytes=256)
     job = Job("2**4000000000*x", "5")
     pool.run([job])
@@ -239,7 +240,7 @@ def test_workers_end_with_a_trainer_that_is_killed() -> None:
 
 
 def is_running(pid: int) -> bool:
-    """A process whose parent has gone may stay a zombie where nobody reaps it."""
+    """False for zombies: a process whose parent died may never be reaped."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except FileNotFoundError:
@@ -264,3 +265,49 @@ def test_fuzzed_expressions_are_decided_quickly(text: str, answer: str) -> None:
 @given(st.text(st.characters(), max_size=300), st.text(max_size=50))
 def test_any_unicode_is_decided_quickly(text: str, answer: str) -> None:
     assert check_answer(text, answer) in (None, *Reason)
+
+
+def killed_starts(monkeypatch: pytest.MonkeyPatch, count: int) -> list[int]:
+    """Kill the first `count` workers right after they are started; returns the process ids of all workers."""
+    started: list[int] = []
+    popen = subprocess.Popen
+
+    def start(*args, **kwargs):
+        process = popen(*args, **kwargs)
+        started.append(process.pid)
+        if len(started) <= count:
+            os.kill(process.pid, signal.SIGKILL)
+        return process
+
+    monkeypatch.setattr("pivot.rewards.verifier.pool.subprocess.Popen", start)
+    return started
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_worker_killed_while_it_starts_is_started_again(
+    monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    started = killed_starts(monkeypatch, count)
+    with Verifier(workers=1, seconds=10.0) as verifier:
+        assert verifier.grade(r"\boxed{\log_2 8}", "3").correct
+    assert len(started) == count + 1
+
+
+def test_workers_that_never_start_are_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    started = killed_starts(monkeypatch, 100)
+    with (
+        Verifier(workers=2) as verifier,
+        pytest.raises(UserError, match="failed to start 3 times in a row"),
+    ):
+        verifier.grade_many([r"\boxed{\log_2 8}"] * 4, ["3"] * 4)
+    assert len(started) <= 4
+    assert not any(map(is_running, started))
+
+
+def test_two_idle_workers_that_were_killed_cost_no_answer() -> None:
+    with Verifier(workers=2, seconds=10.0) as verifier:
+        verifier.grade_many([r"\boxed{\log_2 8}"] * 6, ["3"] * 6)
+        for pid in verifier.pool.pids:
+            os.killpg(pid, signal.SIGKILL)
+        time.sleep(0.2)
+        assert verifier.grade(r"\boxed{\log_2 16}", "4").correct

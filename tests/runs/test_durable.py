@@ -3,6 +3,8 @@
 import errno
 import os
 import resource
+import subprocess
+import sys
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -166,3 +168,20 @@ def test_a_broken_line_in_the_middle_is_damage(tmp_path):
 
 def test_a_missing_file_has_no_rows(tmp_path):
     assert read_rows(tmp_path / "none.jsonl") == []
+
+
+def test_temporary_files_of_killed_writers_are_removed_by_the_next_writer(tmp_path):
+    path = tmp_path / "scores [1].json"
+    killed = subprocess.run(
+        [sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True
+    )
+    (tmp_path / f".scores [1].json.tmp-{int(killed.stdout)}").write_text("half")
+    (tmp_path / f".other.json.tmp-{int(killed.stdout)}").write_text("half")
+    (tmp_path / f".scores [1].json.tmp-{os.getppid()}").write_text("another process writes this now")
+    write_json(path, 1)
+    left = sorted(os.listdir(tmp_path))
+    assert left == [
+        f".other.json.tmp-{int(killed.stdout)}",
+        f".scores [1].json.tmp-{os.getppid()}",
+        path.name,
+    ]

@@ -10,7 +10,7 @@ from pivot import recipes
 from pivot.config import apply_settings
 from pivot.engines.local import LocalEngine
 from pivot.evaluate.runner import identity
-from pivot.evaluate.sampling import Draws
+from pivot.evaluate.sampling import evaluation_request
 from pivot.evaluate.settings import EvaluationSettings
 from pivot.evaluate.target import find_target
 from pivot.rewards.judge import VerifierJudge
@@ -81,12 +81,12 @@ def test_a_runs_own_scores_record_how_they_were_measured(policy, small_config):
     sets = {"tiny-test": list(procedural.dataset("test", 2))}
     shown, blank = run.table(sets, "before")
     target = find_target("tiny")
-    draws = Draws(2, Sampling(max_tokens=8), seed=3)
-    asked = EvaluationSettings(draws, "mathruler", "embedded", "float32", 3136, 12544)
+    request = evaluation_request(2, Sampling(max_tokens=8), seed=3)
+    asked = EvaluationSettings(request, "mathruler", "embedded", "float32", 3136, 12544)
     as_eval_would = identity(target, "tiny-test", asked)
     for name in ("version", "set", "model"):
         del as_eval_would[name]
     assert shown["settings"] == as_eval_would
     assert blank["settings"] == as_eval_would | {"blank": True}
     own = replace(config, reward=replace(config.reward, function="own_rewards:by_length"))
-    assert settings_of(own, policy, draws).grader == "own_rewards:by_length"
+    assert settings_of(own, policy, request).grader == "own_rewards:by_length"

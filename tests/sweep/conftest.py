@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pivot.cli import main
-from pivot.sweep import schedule
+from pivot.sweep.pool import Pool
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -18,14 +18,13 @@ def commands(monkeypatch):
     """Run a sweep's commands here instead of in processes of their own; returns the list of those that ran."""
     ran: list[list[str]] = []
 
-    def execute(words: list[str], log: Path) -> int:
+    def execute(self: Pool, words: list[str], log: Path, environment: dict[str, str], lock: int) -> int:
         ran.append(words)
-        log.parent.mkdir(parents=True, exist_ok=True)
         output = io.StringIO()
         with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
             code = main(words)
         log.write_text(output.getvalue())
         return code
 
-    monkeypatch.setattr(schedule, "execute_in_process", execute)
+    monkeypatch.setattr(Pool, "execute", execute)
     return ran

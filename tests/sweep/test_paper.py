@@ -206,11 +206,11 @@ def test_a_plan_runs_at_toy_scale(path, shared_out, commands, capsys):
         assert float(rows[2]["Δ, %"]) == pytest.approx(100 * (pivot / dapo - 1))
         assert [bool(row["Buffer RAM, MB"]) for row in rows] == [False, False, True]
     if "dynamics" in plan.render:
-        assert {p.name for p in results.glob("*.svg")} == {
+        assert {p.name for p in results.glob("figures/*.svg")} == {
             "compared-training-accuracy.svg", "compared-validation-accuracy.svg",
         }  # fmt: skip
     if "sensitivity" in plan.render:
-        assert {p.name for p in results.glob("*.svg")} == {
+        assert {p.name for p in results.glob("figures/*.svg")} == {
             "sensitivity-method-beta.svg", "sensitivity-method-anchor_coef.svg",
         }  # fmt: skip
     if plan.name == "figure4-tokens":
@@ -221,3 +221,18 @@ def test_a_plan_runs_at_toy_scale(path, shared_out, commands, capsys):
     commands.clear()
     assert main(command) == 0
     assert commands == [], "what is finished stays finished"
+
+
+@pytest.mark.parametrize("path", PLANS, ids=lambda path: path.stem)
+def test_the_papers_own_numbers_agree_with_the_claims(path):
+    """Every claim mirrors a statement of the paper; figures print no numbers."""
+    plan = load_plan(path)
+    for claim in plan.claims:
+        if path.stem.startswith("figure"):
+            assert claim.measure in ("area", "final")
+            continue
+        column = plan.sets.index(claim.measure) if claim.measure else len(plan.sets)
+        better, worse = (plan.arms[name].paper[column] for name in (claim.better, claim.than))
+        assert better > worse, claim
+    without = {"table7-overhead", "figure3-sensitivity", "figure4-tokens", "figure5-attention"}
+    assert bool(plan.claims) == (path.stem not in without)

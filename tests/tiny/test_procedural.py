@@ -136,9 +136,8 @@ def test_a_dataset_takes_the_tasks_in_turn():
     assert procedural.dataset("train", 5) == prompts[:5]
 
 
-def test_a_dataset_keeps_one_level_and_the_tasks_asked_for():
-    prompts = procedural.dataset("test", 30, tasks=["bars", "clock"], difficulty=2)
-    assert {prompt.columns["level"] for prompt in prompts} == {2}
+def test_a_dataset_keeps_to_the_tasks_asked_for():
+    prompts = procedural.dataset("test", 30, tasks=["bars", "clock"])
     assert Counter(prompt.task for prompt in prompts) == {"bars": 15, "clock": 15}
 
 
@@ -156,11 +155,6 @@ def test_a_solution_needs_a_procedural_prompt():
     foreign = type(prompt)(id="geometry3k/train/17", question="?", answer="1")
     with pytest.raises(UserError, match="geometry3k"):
         procedural.solution(foreign)
-
-
-def test_dataset_refuses_an_unknown_level():
-    with pytest.raises(UserError, match="difficulty 9"):
-        procedural.dataset("train", 3, difficulty=9)
 
 
 @pytest.mark.parametrize("task", TASKS)

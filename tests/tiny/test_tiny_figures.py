@@ -1,4 +1,4 @@
-"""The shipped checkpoints do what the docs say of them, within sampling error."""
+"""The shipped checkpoints have the accuracies in the docs, within sampling error."""
 
 import json
 import math

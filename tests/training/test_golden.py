@@ -40,7 +40,6 @@ SETTINGS = [
     "eval.every=4",
     "eval.samples=2",
     "eval.final_prompts=0",
-    "method.warmup_share=0.25",
     "checkpoint.every=100",
     "log.rollouts_per_step=0",
 ]
@@ -68,7 +67,9 @@ def golden_rows(method: str, folder: Path) -> list[dict]:
     from pivot.method import preset
     from pivot.runs.run import train
 
-    config = apply_settings(replace(recipes.get("tiny"), method=preset(method)), SETTINGS)
+    chosen = preset(method)
+    settings = [*SETTINGS, "method.warmup_share=0.25"] if chosen.replay else SETTINGS
+    config = apply_settings(replace(recipes.get("tiny"), method=chosen), settings)
     train(config, folder / method, quiet=True)
     rows = [json.loads(line) for line in (folder / method / "metrics.jsonl").read_text().splitlines()]
     return [{k: v for k, v in row.items() if not k.startswith(("time/", "memory/"))} for row in rows]

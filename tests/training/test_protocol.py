@@ -105,7 +105,7 @@ def log_softmax_by_hand(group, temperature: float) -> torch.Tensor:
         whole = torch.cat([prompt.input_ids_L, ids])[None]
         last = int(prompt.next_position)
         text = torch.arange(last, last + len(ids)).expand(3, -1)
-        positions = torch.cat([prompt.position_ids_3L, text], dim=1)[:, None]
+        positions = torch.cat([prompt.position_ids_AL, text], dim=1)[:, None]
         inputs = policy.embed(whole, policy.features([prompt]))
         hidden = policy.hidden(inputs, positions, None)[0, len(prompt) - 1 : -1]
         logits = (hidden @ policy.head_weight_VD.T).float() / temperature

@@ -76,11 +76,11 @@ def test_every_method_trains(tmp_path, small_config, repeatable, method):
     assert [row["step"] for row in rows] == [1, 2]
     assert all(row["optim/updates"] > 0 and row["optim/grad_norm"] > 0 for row in rows)
     expected = {
-        "calibration": config.method.anchor_use == "calibrate",
-        "sft": config.method.anchor_use == "sft",
-        "off_policy": config.method.anchor_use == "off_policy",
-        "kl": config.method.reference_kl_coef > 0,
-        "perception": config.method.perception_coef > 0,
+        "calibration": config.method.settings()["anchor_use"] == "calibrate",
+        "sft": config.method.trains_on_targets,
+        "off_policy": config.method.trains_on_experience,
+        "kl": config.method.needs_reference,
+        "perception": config.method.settings()["perception_coef"] > 0,
     }
     for term, is_on in expected.items():
         assert (f"loss/{term}" in rows[-1]) == is_on, term
@@ -149,7 +149,7 @@ def test_how_much_of_the_image_is_hidden_is_the_methods_unless_said(
         encoded = trainer.engine.prepare(prompt)
         for step in range(40):
             for before, after in zip(encoded.images, corruptor.corrupt(encoded, step).images, strict=True):
-                hidden += (before.patches_NC != after.patches_NC).any(dim=1).tolist()
+                hidden += (before.pixels != after.pixels).any(dim=1).tolist()
     assert np.mean(hidden) == pytest.approx(probability, abs=0.02)
 
 

@@ -16,6 +16,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from pivot import recipes
 from pivot.config import apply_settings
+from pivot.config.methods import settings_for
 from pivot.engines.base import ScoreRequest
 from pivot.engines.local import LocalEngine
 from pivot.engines.ranks import RanksEngine
@@ -98,7 +99,8 @@ WARMER = "ser"
 
 def config_for(method: str):
     warmer = ["rollout.temperature=1.3"] if method == WARMER else []
-    return apply_settings(replace(recipes.get("tiny"), method=preset(method)), SETTINGS + warmer)
+    config = replace(recipes.get("tiny"), method=preset(method))
+    return apply_settings(config, [*settings_for(config.method, SETTINGS), *warmer])
 
 
 def trainer_of(config, engine, prompts):

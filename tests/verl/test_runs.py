@@ -115,8 +115,8 @@ def test_the_run_is_the_local_engines(stopped_and_resumed, tmp_path):
         config, train=replace(config.train, steps=steps), eval=replace(config.eval, final_prompts=0)
     )
     # The gate depends on the whole run's number of steps.
-    share = config.method.warmup_share * STEPS / steps
-    config = replace(config, method=replace(config.method, warmup_share=min(1.0, share)))
+    share = config.method.settings()["warmup_share"] * STEPS / steps
+    config = replace(config, method=config.method.with_settings(warmup_share=min(1.0, share)))
     train(config, tmp_path / "local", quiet=True)
     same = 0
     for ours, theirs in zip(rows_of(tmp_path / "local"), rows_of(run), strict=False):

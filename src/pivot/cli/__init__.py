@@ -1,40 +1,43 @@
-"""`pivot COMMAND`: what a person types.
+"""The command line: `pivot COMMAND`.
 
-A command is a module with `add_arguments(parser)` and `run(args) -> int`. Modules are imported only when
-their command is asked for, so that `pivot --help` and `pivot grade` don't wait for torch.
+A command is a module with `add_arguments(parser)` and `run(args) -> int`. Only the module of the given command is
+imported, so that `pivot --help` and `pivot grade` do not wait for torch.
 """
 
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import os
 import sys
+from functools import partial
 
 from pivot import __version__
 from pivot.errors import UserError
+from pivot.terminal import printable
 
 COMMANDS = {
-    "train": "train a model with PIVOT or any method it is compared with",
-    "eval": "accuracy@k of one or several models on benchmarks",
-    "report": "one HTML page and figures from a run's folder",
-    "compare": "curves and tables of several runs",
-    "sweep": "many runs from one plan: arms and seeds, trained, evaluated, in one table",
-    "reproduce": "the paper's comparison on the tiny world, with seeds, intervals and verdicts",
-    "attention": "attention of responses to image tokens, layer by layer",
-    "buffer": "what is in a run's experience buffer",
-    "grade": "grade JSON lines of responses and answers from standard input",
-    "data": "the rows of a data set as they will be used",
-    "methods": "what each method turns on",
-    "benchmarks": "the benchmarks and training sets that are known",
-    "doctor": "what this machine has, and whether a recipe fits it",
-    "pretrain": "make the tiny starting checkpoint from nothing",
+    "train": "train a model with PIVOT or one of the methods it is compared with",
+    "eval": "measure accuracy@k of models on benchmarks",
+    "report": "write an HTML page and figures for a run",
+    "compare": "write one page with curves and tables of several runs",
+    "sweep": "train and evaluate the runs of a plan: arms, seeds, one table",
+    "attention": "plot the attention of responses to image tokens, layer by layer",
+    "buffer": "show the experience buffer of a run",
+    "grade": "grade responses against answers, from JSON lines on standard input",
+    "data": "show the rows of a data set as they are used",
+    "methods": "list the methods and their settings",
+    "benchmarks": "list the benchmarks and training sets",
+    "doctor": "check this machine, and whether a recipe fits it",
+    "pretrain": "train the tiny starting checkpoint from scratch",
 }
-"""Command -> one line of help; the module is `pivot.cli.COMMAND`."""
+"""Command -> its line of help; the module is `pivot.cli.COMMAND`."""
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Parse, run, and turn a user's mistake into one sentence on standard error and exit code 2."""
+    """Run a command; a UserError becomes one sentence on standard error and exit code 2."""
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     argv = sys.argv[1:] if argv is None else argv
     parser = _parser(argv)
@@ -43,21 +46,42 @@ def main(argv: list[str] | None = None) -> int:
         parser.print_help()
         return 0
     try:
-        return importlib.import_module(f"pivot.cli.{args.command}").run(args)
+        code = importlib.import_module(f"pivot.cli.{args.command}").run(args)
+        sys.stdout.flush()
+        return code
     except UserError as mistake:
-        print(f"pivot {args.command}: {mistake}", file=sys.stderr)
+        print(f"pivot {args.command}: {printable(str(mistake))}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print(f"pivot {args.command}: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        # The reader of a pipe went away (`pivot ... | head`): that is not an error.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader of a pipe has ended (`pivot ... | head`), which is not an error.
+        _discard_output()
         return 0
+    except OSError as refusal:
+        if refusal.errno not in _FULL or refusal.filename is not None:
+            raise
+        _discard_output()
+        print(
+            f"pivot {args.command}: cannot write the output: {os.strerror(refusal.errno).lower()}",
+            file=sys.stderr,
+        )
+        return 1
+
+
+def _discard_output() -> None:
+    """Send what is still buffered nowhere; Python would fail on it again at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _parser(argv: list[str]) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="pivot", description="Visually grounded RLVR for VLMs.")
+    parser = argparse.ArgumentParser(
+        prog="pivot",
+        description="Visually grounded reinforcement learning for vision-language models.",
+        epilog="`pivot COMMAND --help` lists the options of a command.",
+        formatter_class=partial(argparse.HelpFormatter, max_help_position=18),
+    )
     parser.add_argument("--version", action="version", version=f"pivot {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     asked = next((word for word in argv if not word.startswith("-")), None)

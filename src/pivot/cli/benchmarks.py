@@ -1,22 +1,20 @@
-"""`pivot benchmarks`: the benchmarks and training sets that are known, and on which rows each was tested."""
+"""`pivot benchmarks`: the known benchmarks and training sets, and the rows that each was tested on."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import textwrap
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
 from pivot.data import TRAINING_SETS, Format
-from pivot.evaluate.benchmarks import BENCHMARKS, GROUPS, OUT_OF_DOMAIN, Benchmark
+from pivot.evaluate.benchmarks import BENCHMARKS, GROUPS, Benchmark
 
-_HEADINGS = ("name", "use", "hub id", "split", "rows", "answers are matched by", "tested on")
+WIDTH = 80
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="one JSON line a set instead of a table")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per set")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -25,22 +23,31 @@ def run(args: argparse.Namespace) -> int:
         for one in known:
             print(json.dumps(one, ensure_ascii=False))
         return 0
-    table = Table(show_lines=True)
-    for heading in _HEADINGS:
-        table.add_column(heading, overflow="fold")
     for one in known:
-        hub = one["hub_id"] if one["config"] is None else f"{one['hub_id']}\n{one['config']}"
-        rows = "?" if one["rows"] is None else f"{one['rows']:,}"
-        table.add_row(one["name"], one["use"], hub, one["split"], rows, one["matching"], one["tested_on"])
-    console = Console()
-    console.print(table)
-    for one in known:
-        if one["note"]:
-            console.print(f"{one['name']}: {one['note']}", highlight=False)
+        print(entry(one), end="\n\n")
     for group, names in GROUPS.items():
-        console.print(f"--benchmarks {group}: {', '.join(names)}", highlight=False, soft_wrap=True)
-    console.print("`pivot data NAME` shows a set's rows as they will be used.", highlight=False)
+        print(_wrapped(f"--benchmarks {group}: {', '.join(names)}", "  "))
+    print("`pivot data NAME` shows the rows of a set.")
     return 0
+
+
+def entry(known: dict[str, Any]) -> str:
+    """A set as a few lines of text."""
+    rows = "?" if known["rows"] is None else f"{known['rows']:,}"
+    source = ", ".join(dict.fromkeys(filter(None, (known["hub_id"], known["config"], known["split"]))))
+    facts = {
+        "source": source,
+        "answers": known["matching"],
+        "tested on": known["tested_on"],
+        "note": known["note"],
+    }
+    lines = [f"{known['name']:<16} {known['use']}, {rows} rows"]
+    lines += [_wrapped(f"  {name:<10} {fact}", " " * 13) for name, fact in facts.items() if fact]
+    return "\n".join(lines)
+
+
+def _wrapped(text: str, indent: str) -> str:
+    return textwrap.fill(text, WIDTH, subsequent_indent=indent, break_on_hyphens=False)
 
 
 def describe(known: Format) -> dict[str, Any]:
@@ -65,11 +72,11 @@ def describe(known: Format) -> dict[str, Any]:
 
 
 def _groups(known: Format) -> list[str]:
-    """The groups of `--benchmarks` that it belongs to."""
+    """The groups of `pivot eval --benchmarks` that it belongs to."""
     return [group for group, names in GROUPS.items() if isinstance(known, Benchmark) and known.name in names]
 
 
 def _use(known: Format) -> str:
     if not isinstance(known, Benchmark):
         return "training"
-    return "out of domain" if known.name in OUT_OF_DOMAIN else "benchmark"
+    return "out of domain" if known.name in GROUPS["ood"] else "benchmark"

@@ -1,4 +1,4 @@
-"""`pivot buffer RUN [--top N] [--json]`: what is in a run's experience buffer."""
+"""`pivot buffer RUN [--top N] [--json]`: the content of a run's experience buffer."""
 
 from __future__ import annotations
 
@@ -19,32 +19,31 @@ from pivot.errors import UserError
 from pivot.experience import BufferRow, ExperienceBuffer, StoredResponse
 from pivot.experience.storage import FILE_NAME
 from pivot.runs.checkpoint import CheckpointStore
+from pivot.terminal import printable
 
 _BAR = 40
-"""Characters of the histogram's longest bar."""
+"""Length of the histogram's longest bar, in characters."""
 _ANCHOR = 400
-"""Characters of a response shown in the table; --json has it whole."""
+"""Characters of a response that are shown; --json has all of it."""
 
 
 @dataclass(frozen=True)
 class Location:
-    """Where a buffer is, and the model whose tokenizer reads its responses."""
+    """Where a buffer is, and the model whose tokenizer decodes its responses."""
 
     folder: Path
     model: Path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "run", metavar="RUN", type=Path, help="a run's folder, a checkpoint or a buffer's folder"
-    )
-    parser.add_argument("--top", type=int, default=5, metavar="N", help="rows of each list (default: 5)")
+    parser.add_argument("run", metavar="RUN", type=Path, help="folder of a run, a checkpoint or a buffer")
+    parser.add_argument("--top", type=int, default=5, metavar="N", help="rows per table (default: 5)")
     parser.add_argument("--json", action="store_true", help="JSON instead of tables")
 
 
 def run(args: argparse.Namespace) -> int:
     if args.top < 0:
-        raise UserError(f"--top is a number of rows, 0 or more, and not {args.top}.")
+        raise UserError(f"--top is {args.top}; it must be at least 0.")
     location = locate(args.run)
     buffer = ExperienceBuffer.load(location.folder)
     overview = describe(buffer, args.top, load_decoder(location.model))
@@ -57,25 +56,25 @@ def run(args: argparse.Namespace) -> int:
 
 
 def locate(path: Path) -> Location:
-    """The buffer that `path` means: its own folder, that of a checkpoint, or of a run's newest checkpoint."""
+    """The buffer in `path`, in a checkpoint, or in a run's newest checkpoint."""
     if not path.is_dir():
-        raise UserError(f"there is no folder {path}; give a run's folder, a checkpoint or a buffer's folder.")
+        raise UserError(f"there is no folder {path}; pass the folder of a run, a checkpoint or a buffer.")
     if (path / FILE_NAME).is_file():
         return Location(path, path.parent / "model")
     if (path / "buffer" / FILE_NAME).is_file():
         return Location(path / "buffer", path / "model")
     checkpoint = CheckpointStore(path).latest_good(
-        verify=False, report=lambda sentence: print(f"pivot buffer: {sentence}", file=sys.stderr)
+        verify=False, report=lambda sentence: print(f"pivot buffer: {printable(sentence)}", file=sys.stderr)
     )
     if checkpoint is None:
-        raise UserError(f"{path} holds neither a buffer ({FILE_NAME}) nor a checkpoint with one yet.")
+        raise UserError(f"{path} contains neither a buffer ({FILE_NAME}) nor a checkpoint yet.")
     if not (checkpoint.path / "buffer" / FILE_NAME).is_file():
-        raise UserError(f"{checkpoint.path} holds no experience buffer; methods without replay keep none.")
+        raise UserError(f"{checkpoint.path} contains no experience buffer; methods without replay have none.")
     return Location(checkpoint.path / "buffer", checkpoint.path / "model")
 
 
 def load_decoder(model: Path) -> Callable[[list[int]], str] | None:
-    """Token ids -> text with the tokenizer in `model`; None where there is none."""
+    """A function from token ids to text, by the tokenizer in `model`; None if there is none."""
     if not (model / "tokenizer_config.json").is_file():
         return None
     from transformers import AutoTokenizer
@@ -85,13 +84,14 @@ def load_decoder(model: Path) -> Callable[[list[int]], str] | None:
     except (OSError, ValueError) as damage:
         reason = str(damage).strip().splitlines()[0]
         print(
-            f"pivot buffer: token ids are shown, since {model} has no tokenizer ({reason})", file=sys.stderr
+            printable(f"pivot buffer: showing token ids, since {model} has no tokenizer ({reason})"),
+            file=sys.stderr,
         )
         return None
 
 
 def describe(buffer: ExperienceBuffer, top: int, decode: Callable[[list[int]], str] | None) -> dict[str, Any]:
-    """The whole overview as JSON values."""
+    """The overview as JSON values."""
     now = buffer.stats().newest_step or 0
     heaviest = heapq.nlargest(top, buffer.rows(), key=lambda row: (row.weight, row.step, row.prompt_id))
     oldest = heapq.nsmallest(top, buffer.rows(), key=lambda row: (row.step, row.prompt_id))
@@ -117,7 +117,7 @@ def _row(row: BufferRow, now: int) -> dict[str, Any]:
 def _anchor(
     candidates: list[StoredResponse], now: int, decode: Callable[[list[int]], str] | None
 ) -> dict[str, Any]:
-    """The candidate that Eq. 7 takes by the scores kept from collection; without scores the newest."""
+    """The response that Eq. 7 selects by the stored scores; without scores the newest one."""
     chosen, scored = (
         candidates[-1],
         [c for c in candidates if c.entropy is not None and c.dependency is not None],
@@ -144,7 +144,7 @@ def _anchor(
 
 def _print(overview: dict[str, Any]) -> None:
     console, stats = Console(highlight=False), overview["stats"]
-    console.print(Text(f"Experience buffer {overview['buffer']}", style="bold"))
+    console.print(Text(printable(f"Experience buffer {overview['buffer']}"), style="bold"))
     summary = Table.grid(padding=(0, 2))
     for name, value in (
         ("rows", f"{stats['size']:,}"),
@@ -178,7 +178,7 @@ def _histogram(counts: Iterable[int]) -> Table:
     counts = list(counts)
     table = Table(title="Rows by success rate", box=None, title_justify="left", show_header=False)
     for index, count in enumerate(counts):
-        # A bin that holds anything shows at least a mark.
+        # A bin that is not empty shows at least one block.
         bar = "█" * (-(-count * _BAR // max(counts)))
         table.add_row(f"{index / 10:.1f} - {(index + 1) / 10:.1f}", f"{count:>9,}", bar)
     return table
@@ -198,7 +198,7 @@ def _rows(title: str, rows: list[dict[str, Any]]) -> Table:
             f"{row['age']}",
             f"{row['times_drawn']}",
         )
-        table.add_row(Text(_printable(row["prompt_id"])), *cells)
+        table.add_row(Text(printable(row["prompt_id"])), *cells)
     return table
 
 
@@ -209,16 +209,7 @@ def _print_anchor(console: Console, row: dict[str, Any]) -> None:
         if anchor["scored"]
         else "newest, not scored"
     )
-    console.print(
-        Text(_printable(f"{row['prompt_id']}: anchor of age {anchor['age']} ({how})"), style="bold")
-    )
+    console.print(Text(printable(f"{row['prompt_id']}: anchor of age {anchor['age']} ({how})"), style="bold"))
     text = str(anchor["token_ids"]) if anchor["text"] is None else anchor["text"]
     text = text if len(text) <= _ANCHOR else f"{text[:_ANCHOR]}... ({len(text):,} characters)"
-    console.print(Text(_printable(text)))
-
-
-def _printable(text: str) -> str:
-    """A model may write anything, control sequences included: those must not reach a terminal."""
-    return "".join(
-        character if character.isprintable() or character == "\n" else "\ufffd" for character in text
-    )
+    console.print(Text(printable(text)))

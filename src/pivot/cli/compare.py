@@ -1,4 +1,4 @@
-"""`pivot compare RUN...`: curves and tables of several runs."""
+"""`pivot compare RUN...`: curves and tables of several runs on one page."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from pathlib import Path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folders of runs, finished or not")
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folder of a run, finished or not")
     parser.add_argument(
         "--out",
         type=Path,
         default=Path("comparison"),
         metavar="DIR",
-        help="where to write (default: comparison)",
+        help="output folder (default: comparison)",
     )
     parser.add_argument(
         "--baseline",

@@ -1,4 +1,4 @@
-"""`pivot data NAME [--path FILE] [--json]`: the rows of a data set as they will be used."""
+"""`pivot data NAME [--path FILE] [--json]`: the rows of a data set as training and evaluation use them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from rich.text import Text
 
 from pivot.data import CUSTOM, TRAINING_SETS, DataSet, DataSpec, SkippedRow, images, load, template
 from pivot.evaluate import benchmarks
+from pivot.terminal import printable
 from pivot.types import ImageSource, Prompt
 
 SHOWN = 20
-"""Rows of the table unless --limit says more; JSON lines are never cut short."""
+"""Rows in the table unless --limit is larger; --json prints all rows."""
 _CELL = 300
 
 
@@ -26,29 +27,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--path", help="a local parquet, JSONL, JSON or Arrow file, or a folder, instead of the hub"
     )
-    parser.add_argument("--split", help="which split; the set's usual one if not given")
+    parser.add_argument("--split", help="which split (default: the set's usual one)")
     parser.add_argument("--config", help="the configuration of a hub set that has several")
     parser.add_argument("--revision", help="the hub revision: a commit, branch or tag")
     parser.add_argument("--limit", type=int, help="read at most this many rows")
-    parser.add_argument("--json", action="store_true", help="one JSON line a row instead of a table")
+    parser.add_argument("--json", action="store_true", help="one JSON line per row instead of a table")
     parser.add_argument("--papo-eval", action="store_true", help="take a benchmark from the PAPO-Eval bundle")
     parser.add_argument(
-        "--strict", action="store_true", help="refuse a number of rows other than the known one"
+        "--strict", action="store_true", help="refuse a set whose number of rows differs from the known one"
     )
     parser.add_argument(
-        "--bad-rows", choices=("skip", "refuse"), default="skip", help="what broken rows lead to"
+        "--bad-rows", choices=("skip", "refuse"), default="skip", help="skip bad rows or refuse the set"
     )
     parser.add_argument(
         "--check-images", choices=("quick", "full"), default="quick", help="full decodes every image"
     )
     parser.add_argument(
-        "--allow-missing-images", action="store_true", help="keep rows whose image is not there"
+        "--allow-missing-images", action="store_true", help="keep rows whose image is missing, as text"
     )
     parser.add_argument(
-        "--absolute-paths", action="store_true", help="let rows name images anywhere on this machine"
+        "--absolute-paths", action="store_true", help="allow rows to name images anywhere on this machine"
     )
     parser.add_argument(
-        "--point-overlay", action="store_true", help="InterGPS: the diagram with points drawn over it"
+        "--point-overlay", action="store_true", help="InterGPS: use the diagram with points drawn over it"
     )
     for column in ("image", "problem", "answer", "id", "category"):
         parser.add_argument(f"--{column}-column", metavar="NAME", help=f"the column with the {column}")
@@ -57,17 +58,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     data = _load(args)
     for warning in data.warnings:
-        print(f"pivot data: {warning}", file=sys.stderr)
+        print(f"pivot data: {printable(warning)}", file=sys.stderr)
     if args.json:
         for row in data.rows:
-            print(json.dumps(describe(row), ensure_ascii=False))
+            print(printable(json.dumps(describe(row), ensure_ascii=False)))
     else:
         _print_table(data, SHOWN if args.limit is None else args.limit)
     return 0
 
 
 def _load(args: argparse.Namespace) -> DataSet:
-    """Training sets by their training split, benchmarks by their evaluation split."""
+    """Training sets default to their training split, benchmarks to their evaluation split."""
     fields = DataSpec.__dataclass_fields__.keys()
     spec = DataSpec(**{name: value for name, value in vars(args).items() if name in fields})
     is_training = args.name in TRAINING_SETS and not args.papo_eval
@@ -91,12 +92,12 @@ def describe(row: Prompt | SkippedRow) -> dict[str, Any]:
 
 
 def _size(source: ImageSource) -> list[int]:
-    assert isinstance(source, images.ReadableImage)  # data sets have no other
+    assert isinstance(source, images.ReadableImage)  # Data sets have no other kind.
     return list(images.check(source))
 
 
 def whole_text(prompt: Prompt) -> str:
-    """All that the model reads, in the chat form of the Qwen-VL family; an image is one `<|image_pad|>`."""
+    """Everything the model reads, in the chat format of the Qwen-VL family; an image is one `<|image_pad|>`."""
     turn = "".join(
         segment if isinstance(segment, str) else "<|vision_start|><|image_pad|><|vision_end|>"
         for segment in template.segments(prompt)
@@ -107,19 +108,19 @@ def whole_text(prompt: Prompt) -> str:
 
 def _print_table(data: DataSet, shown: int) -> None:
     console = Console()
-    table = Table(title=f"{data.name}, {data.split}", show_lines=True)
+    table = Table(title=Text(printable(f"{data.name}, {data.split}")), show_lines=True)
     for heading in ("id", "question", "images", "answer", "category", "skipped"):
         table.add_column(heading, overflow="fold")
     for row in data.rows[:shown]:
-        table.add_row(*(Text(cell) for cell in _cells(row)))
+        table.add_row(*(Text(printable(cell)) for cell in _cells(row)))
     console.print(table)
     example = next((row for row in data.rows if isinstance(row, Prompt)), None)
     if example is not None:
-        console.print("The whole text that the model sees, for the first row:", style="bold")
-        console.print(Text(whole_text(example)), soft_wrap=True)
+        console.print("The complete text that the model reads, for the first row:", style="bold")
+        console.print(Text(printable(whole_text(example))), soft_wrap=True)
     if len(data.rows) > shown:
-        console.print(f"{shown} of {len(data.rows):,} rows are shown; --limit N shows N, --json all.")
-    console.print(Text(data.summary()))
+        console.print(f"{shown} of {len(data.rows):,} rows are shown; --limit N shows N, --json shows all.")
+    console.print(Text(printable(data.summary())))
 
 
 def _cells(row: Prompt | SkippedRow) -> tuple[str, ...]:

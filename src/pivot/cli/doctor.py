@@ -1,4 +1,4 @@
-"""`pivot doctor [--recipe NAME]`: what this machine has, and whether a recipe fits it."""
+"""`pivot doctor [--recipe NAME]`: inspects this machine and estimates whether a recipe fits it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pivot.doctor import Architecture, Machine, Verdict, find_architecture, insp
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_arguments(parser)
-    parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> int:
         report |= {"model": asdict(model), **_verdict_json(verdict)}
         lines += ["", *_verdict_lines(config, model, verdict)]
     else:
-        lines += ["", "`pivot doctor --recipe NAME` says whether a recipe fits this machine."]
+        lines += ["", "`pivot doctor --recipe NAME` estimates whether a recipe fits this machine."]
     print(json.dumps(report, indent=2) if args.json else "\n".join(lines))
     return 0
 
@@ -53,7 +53,7 @@ def _machine_lines(machine: Machine) -> list[str]:
 
 
 def _verdict_lines(config: Config, model: Architecture, verdict: Verdict) -> list[str]:
-    """The items, the peak against the device, and what to change."""
+    """The items, the peak compared with the device, and what to change."""
     lines = [f"Recipe {config.recipe}, method {config.method.name}, {config.model.path} ({model.source})"]
     for item in verdict.estimate.items:
         lines.append(f"  {item.name:<20}{_gib(item.num_bytes):>10}  {item.phase:<8}  {item.note}")
@@ -63,7 +63,7 @@ def _verdict_lines(config: Config, model: Architecture, verdict: Verdict) -> lis
         return [*lines, f"fits: {_gib(verdict.needed)} needed, {have}."]
     lines.append(f"does not fit: {_gib(verdict.needed)} needed, {have}.")
     if verdict.changes:
-        lines.append("What to change, one after the other:")
+        lines.append("What to change, each in addition to those before:")
     for change in verdict.changes:
         lines.append(f"  --set {change.setting:<40}{_gib(change.peak):>10}  {change.why}")
     if verdict.changes:

@@ -1,4 +1,4 @@
-"""`pivot eval --model A [--model B ...] --benchmarks geometry3k,tiny-test`: accuracy@k, resumable."""
+"""`pivot eval --model A [--model B ...] --benchmarks geometry3k,tiny-test`: accuracy@k of models; resumable."""
 
 from __future__ import annotations
 
@@ -21,69 +21,74 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from pivot import recipes
 from pivot.cli import eval_tables
+from pivot.cli.options import add_model_settings
 from pivot.errors import UserError
-from pivot.evaluate.conditions import Asked, choose_conditions
-from pivot.evaluate.judging import SECOND_LOOK, BenchmarkJudge
+from pivot.evaluate import benchmarks
+from pivot.evaluate.matching import GRADERS, BenchmarkJudge
 from pivot.evaluate.runner import Evaluator
-from pivot.evaluate.sampling import Draws, PolicySampler, Sampler
-from pivot.evaluate.sets import EvaluationSet, SetOptions, expand, load_sets
+from pivot.evaluate.sampling import evaluation_request
+from pivot.evaluate.scoring import add_scores
+from pivot.evaluate.sets import PROCEDURAL, EvaluationSet, SetOptions, expand, load_sets
 from pivot.evaluate.settings import EvaluationSettings
-from pivot.evaluate.summary import add_scores
-from pivot.evaluate.target import Target, find_target
+from pivot.evaluate.target import GivenOptions, Target, choose_conditions, find_target
 from pivot.models.loading import ModelOptions, load_policy
 from pivot.runs.card import write_card
-from pivot.sampling import Sampling
+from pivot.sampling import NativeSampler, Sampler, Sampling
 
 INTERRUPTED = 130
-OWN = "default: the run's own, else see --recipe"
 Entry = dict[str, Any]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--model", action="append", required=True, metavar="NAME",
-        help="`tiny`, a run's folder or one of its checkpoints, a Hugging Face folder, a hub id; may be repeated",
+        help="`tiny`, a run's folder or one of its checkpoints, a Hugging Face folder, or a hub id; repeat it to "
+        "compare several models",
     )  # fmt: skip
     parser.add_argument(
         "--benchmarks", required=True, metavar="A,B",
-        help="names of `pivot benchmarks`, paper, paper-9, ood, tiny-test, tiny-ood, tiny-validation, or a file",
+        help=f"names from `pivot benchmarks`, the groups {', '.join(benchmarks.GROUPS)}, the splits "
+        f"{', '.join(PROCEDURAL)}, a data file, a hub id, or your own module:BENCHMARK",
     )  # fmt: skip
-    parser.add_argument("--samples", type=int, default=8, help="responses a prompt (accuracy@8)")
-    parser.add_argument("--limit", type=int, help="the first N rows of each set")
     parser.add_argument(
-        "--blank", action="store_true", help="also with blank images: how much is language prior"
+        "--samples", type=int, default=8, metavar="K", help="responses per prompt (default: 8)"
     )
+    parser.add_argument("--limit", type=int, metavar="N", help="use only the first N rows of each set")
     parser.add_argument(
-        "--recipe", metavar="NAME",
-        help=f"how models that no run made are evaluated: {', '.join(recipes.names())} (image limits, grader, response "
-        "limit, dtype); default: as the runs given beside them, else as the paper does",
+        "--blank",
+        action="store_true",
+        help="evaluate a second time with blank images, to measure the language prior",
+    )
+    sampling = parser.add_argument_group("sampling")
+    sampling.add_argument(
+        "--engine", choices=("embedded", "vllm"), default="embedded",
+        help="what draws the samples: this process (default) or vLLM",
     )  # fmt: skip
-    parser.add_argument("--grader", choices=list(SECOND_LOOK), help=OWN)
-    parser.add_argument(
-        "--path", action="append", default=[], metavar="NAME=FILE", help="a local copy of a set"
+    sampling.add_argument(
+        "--temperature", type=float, default=1.0, help="sampling temperature (default: 1.0)"
     )
-    parser.add_argument(
-        "--papo-eval", action="store_true", help="take the benchmarks from the PAPO-Eval bundle"
+    sampling.add_argument("--seed", type=int, default=0, help="seed of the samples (default: 0)")
+    sampling.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N (default: auto)")
+    add_model_settings(parser, graders=tuple(GRADERS))
+    data = parser.add_argument_group("data and output")
+    data.add_argument(
+        "--path",
+        action="append",
+        default=[],
+        metavar="NAME=FILE",
+        help="read this set from a local file or folder",
     )
-    parser.add_argument(
-        "--strict", action="store_true", help="refuse a number of rows other than the known one"
+    data.add_argument(
+        "--papo-eval", action="store_true", help="read the benchmarks from the PAPO-Eval bundle"
     )
-    parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="default: RUN/eval for a run, else eval/MODEL"
+    data.add_argument(
+        "--strict", action="store_true", help="stop if a benchmark does not have its expected number of rows"
     )
-    parser.add_argument(
-        "--engine", choices=("embedded", "vllm"), default="embedded", help="what draws the samples"
+    data.add_argument(
+        "--out", type=Path, metavar="DIR", help="output folder (default: RUN/eval for a run, else eval/MODEL)"
     )
-    parser.add_argument("--max-tokens", type=int, metavar="N", help=OWN)
-    parser.add_argument("--temperature", type=float, default=1.0)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--min-pixels", type=int, metavar="N", help=f"smallest image area; {OWN}")
-    parser.add_argument("--max-pixels", type=int, metavar="N", help=f"largest image area; {OWN}")
-    parser.add_argument("--dtype", choices=("float32", "bfloat16"), help=f"{OWN}, else the model's files")
-    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1")
-    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+    data.add_argument("--quiet", action="store_true", help="show no progress bar")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -98,37 +103,39 @@ def run(args: argparse.Namespace) -> int:
     try:
         for target, out in zip(targets, folders(targets, args.out), strict=True):
             entries[target.name] = _evaluate(target, sets, settings[target.name], out, args)
-            console.print(eval_tables.screen_table(target.name, entries[target.name]))
+            console.print(eval_tables.terminal_table(target.name, entries[target.name]))
             console.print(f"samples and scores: {out}", highlight=False, soft_wrap=True)
     except KeyboardInterrupt:
-        print("pivot eval: stopped; the same command goes on where it stopped", file=sys.stderr)
+        print("pivot eval: stopped; run the same command again to continue", file=sys.stderr)
         return INTERRUPTED
     if len(targets) > 1:
         folder = args.out or Path("eval")
         for text in eval_tables.write_comparison(entries, folder):
             print(f"\n{text}", end="")
-        console.print(f"as Markdown, LaTeX and CSV: {folder}", highlight=False, soft_wrap=True)
+        console.print(f"Markdown, LaTeX and CSV: {folder}", highlight=False, soft_wrap=True)
     return 0
 
 
 def settings_for(targets: list[Target], args: argparse.Namespace) -> dict[str, EvaluationSettings]:
-    """Model -> how it is evaluated; says so, and where each value comes from."""
+    """Model -> its settings; prints them with their sources."""
     if args.samples < 1:
-        raise UserError(f"--samples is {args.samples}; it must be at least 1")
-    asked = Asked(args.recipe, args.min_pixels, args.max_pixels, args.grader, args.max_tokens, args.dtype)
+        raise UserError(f"--samples is {args.samples}; it must be at least 1.")
+    asked = GivenOptions(
+        args.recipe, args.min_pixels, args.max_pixels, args.grader, args.max_tokens, args.dtype
+    )
     found = {}
     for target, chosen in zip(targets, choose_conditions(targets, asked), strict=True):
         print(f"{target.name}: {chosen.describe()}")
         sampling = Sampling(args.temperature, max_tokens=chosen.max_tokens.value)
-        draws = Draws(args.samples, sampling, args.seed)
+        request = evaluation_request(args.samples, sampling, args.seed)
         found[target.name] = EvaluationSettings(
-            draws, chosen.grader.value, args.engine, chosen.dtype.value, *chosen.limits.value
+            request, chosen.grader.value, args.engine, chosen.dtype.value, *chosen.limits.value
         )
     return found
 
 
 def folders(targets: list[Target], out: Path | None) -> list[Path]:
-    """Where each model's results go; models of one name get their whole paths."""
+    """The output folder of each model; models with the same name use their whole paths."""
     titles = [target.title for target in targets]
     slugs = [
         target.name.strip("./").replace("/", "--") if titles.count(target.title) > 1 else target.title
@@ -149,7 +156,7 @@ def _evaluate(
     out: Path,
     args: argparse.Namespace,
 ) -> list[Entry]:
-    """All entries of one model; each is in scores.json as soon as it is finished."""
+    """All entries of one model; each is written to scores.json as soon as it is finished."""
     entries: list[Entry] = []
     with ExitStack() as stack:
         judge = stack.enter_context(BenchmarkJudge(settings.grader))
@@ -164,8 +171,8 @@ def _evaluate(
         evaluator = Evaluator(target, sampler, judge, out, _track(progress))
         for chosen in sets:
             for blank in (False, True) if args.blank else (False,):
-                draws = replace(settings.draws, blank=blank)
-                found = evaluator.evaluate(chosen, replace(settings, draws=draws))
+                request = replace(settings.request, blank=blank)
+                found = evaluator.evaluate(chosen, replace(settings, request=request))
                 entries.append(found | {"limit": args.limit})
                 add_scores(out / "scores.json", entries[-1:])
     if target.run is not None and target.config is not None and out == target.run / "eval":
@@ -178,10 +185,10 @@ def _open_sampler(target: Target, settings: EvaluationSettings, device: str) -> 
         dtype=settings.dtype, device=device, min_pixels=settings.min_pixels, max_pixels=settings.max_pixels
     )
     if settings.engine == "vllm":
-        from pivot.evaluate.vllm_engine import VllmSampler
+        from pivot.sampling.vllm_sampler import VllmSampler
 
         return VllmSampler(target.folder, options)
-    return PolicySampler(load_policy(str(target.folder), options))
+    return NativeSampler(load_policy(str(target.folder), options))
 
 
 def _progress(quiet: bool) -> Progress:
@@ -207,13 +214,13 @@ def _track(progress: Progress) -> Callable[[Iterable[Any], str, int, int], Itera
 
 
 def _paths(given: list[str], names: list[str]) -> dict[str, str]:
-    """NAME=FILE for each set; a single set needs no name."""
+    """Set -> its local file; the name may be left out if there is only one set."""
     if len(names) == 1 and len(given) == 1 and "=" not in given[0]:
         return {names[0]: given[0]}
     paths = {}
     for pair in given:
         name, equals, path = pair.partition("=")
         if not (equals and name and path):
-            raise UserError(f"--path is {pair!r}; expected NAME=FILE, such as geometry3k=test.parquet")
+            raise UserError(f"--path is {pair!r}; expected NAME=FILE, such as geometry3k=test.parquet.")
         paths[name] = path
     return paths

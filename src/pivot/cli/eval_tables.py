@@ -1,25 +1,25 @@
-"""What `pivot eval` shows: a model's scores on the screen, and the paper's table of several models in files."""
+"""The tables of `pivot eval`: one model's scores in the terminal, several models in files."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table as ScreenTable
+from rich.table import Table as TerminalTable
 
-from pivot.evaluate.mixes import mix_notes
+from pivot.evaluate.settings import comparability_notes
 from pivot.report import tables
 
 Entry = dict[str, Any]
 
 
-def screen_table(model: str, entries: list[Entry]) -> ScreenTable:
-    """One row an evaluation, its categories and own metrics below it."""
+def terminal_table(model: str, entries: list[Entry]) -> TerminalTable:
+    """One row per evaluation, with its categories and the benchmark's own metrics below it."""
     num_samples = entries[0]["samples"]
-    title = f"{model}: accuracy@{num_samples}, %, with its 95% interval over prompts"
-    table = ScreenTable(title=title, title_justify="left")
+    title = f"{model}: accuracy@{num_samples} in %, 95% interval over prompts"
+    table = TerminalTable(title=title, title_justify="left")
     table.add_column("set", overflow="fold")
-    for heading in ("prompts", "accuracy", "interval", f"pass@{num_samples}", "in form", "tokens"):
+    for heading in ("prompts", "acc.", "interval", f"pass@{num_samples}", "format", "tokens"):
         table.add_column(heading, justify="right", no_wrap=True)
     for entry in entries:
         low, high = (100 * bound for bound in entry["interval"])
@@ -46,7 +46,7 @@ def _percent(share: float) -> str:
 
 
 def write_comparison(entries: dict[str, list[Entry]], folder: Path) -> list[str]:
-    """The table over models (and one with blank images) as files; returns their Markdown."""
+    """Write the table of all models, and one with blank images; returns them as Markdown."""
     found = [comparison(entries, blank=False), comparison(entries, blank=True)]
     written = [table for table in found if table is not None]
     tables.write_tables(written, folder)
@@ -54,7 +54,7 @@ def write_comparison(entries: dict[str, list[Entry]], folder: Path) -> list[str]
 
 
 def comparison(entries: dict[str, list[Entry]], *, blank: bool) -> tables.Table | None:
-    """A row a model, a column a set and their mean; best bold, second underlined; with blank images nobody wins."""
+    """One row per model, one column per set and their mean; nothing is marked as best with blank images."""
     shown = {
         model: {entry["name"]: entry for entry in found if entry["blank"] == blank}
         for model, found in entries.items()
@@ -69,7 +69,9 @@ def comparison(entries: dict[str, list[Entry]], *, blank: bool) -> tables.Table 
     with_mean = len(names) > 1
     best = None if blank else "high"
     columns = [tables.Column(name, best) for name in [*names, *["Avg."] * with_mean]]
-    notes = mix_notes([{name: [entry] for name, entry in found.items()} for found in shown.values()])
+    notes = comparability_notes(
+        [{name: [entry] for name, entry in found.items()} for found in shown.values()]
+    )
     rows = []
     for (model, found), note in zip(scores.items(), notes, strict=True):
         values = [found[name] for name in names]

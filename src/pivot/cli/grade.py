@@ -1,4 +1,4 @@
-"""`pivot grade < pairs.jsonl`: one verdict a line, in order, for as long as lines come."""
+"""`pivot grade < pairs.jsonl`: one verdict per line, in order, until the input ends."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from pivot.errors import UserError
-from pivot.rewards.verifier import Reason, Verifier
-from pivot.rewards.verifier.verifier import GRADERS
+from pivot.rewards.verifier import GRADERS, Reason, Verifier
 from pivot.types import Reward
 
 CHUNK_BYTES = 1 << 16
 MAX_LINE_BYTES = 1 << 24
-"""A longer line is read past, not kept, and answered with `too long`."""
+"""A longer line is skipped without keeping it; its verdict is `too long`."""
 
 _UNREADABLE = Reward(0.0, 0.0, Reason.UNPARSABLE)
 _TOO_LONG = Reward(0.0, 0.0, Reason.TOO_LONG)
@@ -32,19 +31,22 @@ class Pair:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
-        'Each line is {"response": ..., "answer": ...} and gives one line {"correct", "format", "extracted", '
-        '"reason"}, in order. A line that is blank or is not such an object gives the reason "unparsable".'
+        'Each input line is {"response": ..., "answer": ...}; each output line is {"correct", "format", "extracted", '
+        '"reason"}, in order. A line that is blank or not such an object has the reason "unparsable".'
     )
     parser.add_argument(
-        "--grader", choices=list(GRADERS), default="pivot", help="mathruler: grade as PAPO does"
+        "--grader",
+        choices=list(GRADERS),
+        default="pivot",
+        help="mathruler: grade as PAPO does (default: pivot)",
     )
-    parser.add_argument("--workers", type=int, default=2, help="processes for the library (default: 2)")
+    parser.add_argument("--workers", type=int, default=2, help="library processes (default: 2)")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Grade what has arrived, print it, wait for more: memory does not grow with the number of lines."""
+    """Grade the lines that have arrived, print the verdicts, wait for more; memory use is bounded."""
     if args.workers < 1:
-        raise UserError(f"--workers is {args.workers}, but at least one is needed")
+        raise UserError(f"--workers is {args.workers}; it must be at least 1.")
     unread = total = 0
     with Verifier(args.grader, workers=args.workers) as verifier:
         for lines in _chunks(sys.stdin.buffer):
@@ -59,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _chunks(stream: BinaryIO) -> Iterator[list[bytes | Reward]]:
-    """The whole lines of what the pipe holds now; an overlong line comes as its verdict."""
+    """The complete lines that the pipe holds now; an overlong line is replaced by its verdict."""
     partial: list[bytes] = []
     size = 0
     while data := stream.read1(CHUNK_BYTES):  # pyright: ignore[reportAttributeAccessIssue]

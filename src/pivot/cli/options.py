@@ -1,9 +1,9 @@
-"""The options that every command with a configuration shares, and the order in which they count."""
+"""The configuration options that several commands share, and their order of precedence."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
@@ -14,7 +14,7 @@ from pivot.config.validation import validate
 
 
 class Shortcuts(TypedDict, total=False):
-    """Settings that have an option of their own; None: not given."""
+    """Settings with an option of their own; None: not given."""
 
     method: str | None
     corruption: str | None
@@ -32,7 +32,7 @@ SHORTCUTS = {
     "model": ("model", "path"),
     "data": ("data", "train"),
 }
-"""Option -> the setting it stands for."""
+"""Option -> its setting."""
 
 
 def resolve(
@@ -42,7 +42,7 @@ def resolve(
     settings: Iterable[str] = (),
     **shortcuts: Unpack[Shortcuts],
 ) -> Config:
-    """Recipe < file < shortcuts < settings; the result is validated.
+    """The validated configuration; recipe < file < shortcuts < settings, where later ones override earlier ones.
 
     Example:
         resolve("geo3k-3b", method="dapo", settings=["train.lr=2e-6"])
@@ -64,28 +64,36 @@ def _nested(path: tuple[str, ...], value: Any) -> dict[str, Any]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """--recipe, --config, the shortcuts and --set; `from_arguments` reads them."""
-    group = parser.add_argument_group("configuration (later ones win)")
-    group.add_argument("--recipe", metavar="NAME", help=f"start from: {', '.join(recipes.names())}")
-    group.add_argument("--config", metavar="FILE", help="a YAML, TOML or JSON file, or a run's config.json")
-    group.add_argument("--method", metavar="NAME", help="the method's preset; `pivot methods` lists them")
-    group.add_argument("--corruption", metavar="KIND", help="patch, grey or gaussian")
-    group.add_argument("--steps", type=int, metavar="N", help="optimisation steps")
-    group.add_argument("--seed", type=int, metavar="N", help="fixes the run bit for bit")
-    group.add_argument("--model", metavar="PATH", help="`tiny`, a folder, or a hub id")
-    group.add_argument("--data", metavar="NAME", help="training set: a known name, hub id, or file")
+    """Add --recipe, --config, the shortcuts and --set, which `from_arguments` reads."""
+    group = parser.add_argument_group(
+        "configuration", "In order of precedence: later options override earlier ones."
+    )
+    group.add_argument(
+        "--recipe", metavar="NAME", help=f"the recipe to start from: {', '.join(recipes.names())}"
+    )
+    group.add_argument(
+        "--config", metavar="FILE", help="a YAML, TOML or JSON file, such as a run's config.json"
+    )
+    group.add_argument("--method", metavar="NAME", help="a method from `pivot methods`")
+    group.add_argument(
+        "--corruption", metavar="KIND", help="image corruption: patch, grey, gaussian or module:function"
+    )
+    group.add_argument("--steps", type=int, metavar="N", help="number of training steps")
+    group.add_argument("--seed", type=int, metavar="N", help="random seed; fixes the run on one machine")
+    group.add_argument("--model", metavar="PATH", help="`tiny`, a model folder, or a hub id")
+    group.add_argument("--data", metavar="NAME", help="training set: a known name, a hub id, or a file")
     group.add_argument(
         "--set",
         action="append",
         default=[],
-        metavar="A.B=C",
+        metavar="SECTION.FIELD=VALUE",
         dest="settings",
-        help="any setting; may be repeated",
+        help="set any field of the configuration; may be repeated",
     )
 
 
 def from_arguments(args: argparse.Namespace, default_recipe: str | None = None) -> Config:
-    """The configuration that the options of `add_arguments` ask for."""
+    """The configuration from the options of `add_arguments`."""
     recipe = args.recipe or (default_recipe if args.config is None else None)
     shortcuts = Shortcuts(
         method=args.method,
@@ -96,3 +104,21 @@ def from_arguments(args: argparse.Namespace, default_recipe: str | None = None) 
         data=args.data,
     )
     return resolve(recipe, config_file=args.config, settings=args.settings, **shortcuts)
+
+
+def add_model_settings(parser: argparse.ArgumentParser, graders: Sequence[str] = ()) -> None:
+    """Add the options that `evaluate.target.GivenOptions` holds; without graders there is no --grader."""
+    group = parser.add_argument_group(
+        "model settings", "Default: those of the run that trained the model; for other models see --recipe."
+    )
+    group.add_argument(
+        "--recipe", metavar="NAME",
+        help=f"settings for models that no run trained: {', '.join(recipes.names())} (default: those of the runs given "
+        "beside them if these agree, else the paper's)",
+    )  # fmt: skip
+    if graders:
+        group.add_argument("--grader", choices=graders, help="the verifier, or PAPO's grader")
+    group.add_argument("--max-tokens", type=int, metavar="N", help="longest response, in tokens")
+    group.add_argument("--min-pixels", type=int, metavar="N", help="smallest image area after resizing")
+    group.add_argument("--max-pixels", type=int, metavar="N", help="largest image area after resizing")
+    group.add_argument("--dtype", choices=("float32", "bfloat16"), help="dtype of the weights")

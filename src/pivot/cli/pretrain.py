@@ -1,4 +1,4 @@
-"""`pivot pretrain`: the tiny starting checkpoints from nothing, and their figures."""
+"""`pivot pretrain`: trains the tiny starting checkpoints from scratch and measures them."""
 
 from __future__ import annotations
 
@@ -40,37 +40,40 @@ MAX_TOKENS = 96
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--start", choices=(*tiny.STARTS, "all"), default="all", help="which starting point to make"
+        "--start", choices=(*tiny.STARTS, "all"), default="all", help="which checkpoint to train"
     )
     parser.add_argument(
         "--out",
         type=Path,
         default=Path("tiny-checkpoints"),
-        help="folder for START/ and figures.json (%(default)s)",
+        help="folder for the checkpoints and figures.json (%(default)s)",
     )
-    parser.add_argument("--seed", type=int, default=0, help="the shipped checkpoints have seed %(default)s")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="random seed; the shipped checkpoints have %(default)s"
+    )
     parser.add_argument(
         "--steps",
         type=int,
         default=SKILL_STEPS,
-        help="of the first phase; the habits follow in proportion (%(default)s)",
+        help="steps of the first phase; the second phase is proportional (%(default)s)",
     )
     parser.add_argument(
-        "--batch-size", type=int, default=Plan().batch_size, help="examples a step (%(default)s)"
+        "--batch-size", type=int, default=Plan().batch_size, help="examples per step (%(default)s)"
     )
     parser.add_argument(
         "--figures-only",
         action="store_true",
-        help="measure the shipped checkpoints (or those in --model) and stop",
+        help="only measure the shipped checkpoints (or the one in --model)",
+    )
+    parser.add_argument("--model", type=Path, help="with --figures-only: the folder of another checkpoint")
+    parser.add_argument(
+        "--prompts",
+        type=int,
+        default=figures.DEFAULT_PROMPTS,
+        help="prompts per column of the table (%(default)s)",
     )
     parser.add_argument(
-        "--model", type=Path, help="with --figures-only: a checkpoint's folder instead of the shipped ones"
-    )
-    parser.add_argument(
-        "--prompts", type=int, default=figures.DEFAULT_PROMPTS, help="a column of the figures (%(default)s)"
-    )
-    parser.add_argument(
-        "--samples", type=int, default=figures.DEFAULT_SAMPLES, help="a prompt in the figures (%(default)s)"
+        "--samples", type=int, default=figures.DEFAULT_SAMPLES, help="samples per prompt (%(default)s)"
     )
 
 
@@ -80,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
             raise UserError(f"--{name.replace('_', '-')} is {getattr(args, name)}; expected 1 or more")
     console = Console()
     starts = tiny.STARTS if args.start == "all" else (args.start,)
-    # Below two million parameters one thread is faster than two, and sums come out the same everywhere.
+    # Below two million parameters one thread is faster than two, and sums are the same on every machine.
     torch.set_num_threads(1)
     if args.figures_only:
         folders = (
@@ -91,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
     measured = {}
     for name in sorted(folders):
         measured[name] = measure(folders[name], args.prompts, args.samples)
-        console.print(f"\n[bold]{name}[/bold], {args.samples} samples a prompt, temperature 1, per cent")
+        console.print(f"\n[bold]{name}[/bold], {args.samples} samples per prompt, temperature 1, per cent")
         console.print(figures.markdown(measured[name]["conditions"]), markup=False, soft_wrap=True)
     if not args.figures_only:
         (args.out / FIGURES_FILE).write_text(json.dumps(measured, indent=1) + "\n")
@@ -144,14 +147,14 @@ def measure(
 
 @dataclass(frozen=True)
 class _Paper:
-    """An empty sheet in place of a picture."""
+    """A white image instead of the prompt's own."""
 
     def open(self) -> Image.Image:
         return Image.new("RGB", (SIZE, SIZE), "white")
 
 
 class _Sampler:
-    """Sampled responses of a policy to prompts seen one way or another."""
+    """Sampled responses of a policy, with one of the three views of the images."""
 
     def __init__(self, policy: Policy, num_samples: int) -> None:
         self._policy, self._num_samples = policy, num_samples
@@ -163,7 +166,7 @@ class _Sampler:
         encoded = [self._policy.encoder.encode(prompt) for prompt in prompts]
         if view == "masked":
             encoded = [self._corruptor.corrupt(prompt, step=0) for prompt in encoded]
-        # Features are kept by prompt id, and the views of a prompt share it.
+        # Features are cached by prompt id, which the views of a prompt share.
         self._policy.forget_features()
         sampled = sample_responses(
             self._policy, encoded, self._num_samples, Sampling(max_tokens=MAX_TOKENS), key=("figures", view)

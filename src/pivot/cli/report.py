@@ -1,4 +1,4 @@
-"""`pivot report RUN...`: one page and its figures for each run."""
+"""`pivot report RUN...`: a page and its figures for each run."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a run's folder, finished or not")
-    parser.add_argument("--no-figures", action="store_true", help="the page alone, without SVG and PDF files")
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folder of a run, finished or not")
+    parser.add_argument("--no-figures", action="store_true", help="write only the page, no SVG and PDF files")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""`pivot sweep PLAN.yaml`: trains and evaluates every arm and seed of a plan, and renders its tables and figures."""
+"""`pivot sweep PLAN.yaml`: trains and evaluates every arm and seed of a plan, judges its claims, renders its tables."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pivot.runs.stopping import STOPPED
 
 if TYPE_CHECKING:
     from pivot.sweep.plan import Engine, Plan
-    from pivot.sweep.schedule import Outcome
+    from pivot.sweep.runs import SweepRun
 
 FAILED = 1
 
@@ -30,8 +30,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="print every run, its settings, commands and estimated GPU hours; start nothing",
     )  # fmt: skip
     parser.add_argument(
-        "--table", action="store_true", help="only render tables and figures from what is there"
+        "--table", action="store_true", help="only render tables, figures and the page from what is there"
     )
+    parser.add_argument(
+        "--jobs", type=int, default=1, metavar="N",
+        help="runs at a time, each on GPUs of its own where there are any (default: 1)",
+    )  # fmt: skip
     group = parser.add_argument_group("instead of what the plan says")
     group.add_argument("--only", action="append", default=[], metavar="ARM", help="this arm; may be repeated")
     group.add_argument("--seeds", type=int, metavar="N", help="runs per arm")
@@ -45,12 +49,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--samples", type=int, metavar="K", help="responses per prompt (accuracy@K)")
     group.add_argument("--limit", type=int, metavar="N", help="the first N rows of each benchmark")
-    group.add_argument("--eval-engine", choices=("embedded", "vllm"), help="what draws the samples")
+    group.add_argument("--eval-engine", choices=("embedded", "vllm"), help="what samples the responses")
     group.add_argument(
         "--path", action="append", default=[], metavar="NAME=FILE", help="a local copy of a benchmark"
     )
     group.add_argument("--papo-eval", action="store_true", help="benchmarks from the PAPO-Eval bundle")
-    group.add_argument("--engine", choices=("embedded", "verl"), help="what trains (docs/cluster.md)")
+    group.add_argument("--engine", choices=("embedded", "verl"), help="training engine (docs/cluster.md)")
     group.add_argument("--nodes", type=int, metavar="N", help="nodes of the cluster")
     group.add_argument("--gpus", type=int, metavar="M", help="GPUs per node")
     group.add_argument("--address", metavar="HOST:PORT", help="a running Ray cluster, or `auto`")
@@ -68,21 +72,38 @@ def run(args: argparse.Namespace) -> int:
 
         print(describe(plan, runs))
         return 0
-    code = 0
-    if not args.table:
-        from pivot.sweep import schedule
-
-        code = _report(schedule.run_sweep(plan, runs, schedule.execute_in_process, _say))
+    code = 0 if args.table else _run(plan, runs, args.jobs)
     from pivot.sweep.render import render
 
-    text, folder = render(plan, runs)
-    print(f"{text}\nresults: {folder}")
+    text, page = render(plan, runs)
+    print(f"{text}\nresults: {page}")
     return code
+
+
+def _run(plan: Plan, runs: list[SweepRun], jobs: int) -> int:
+    """Complete the runs and say what failed; the exit code."""
+    from pivot.sweep import pool, schedule
+
+    engine = plan.engine
+    if jobs > 1 and (engine.nodes > 1 or engine.address):
+        raise UserError(f"--jobs {jobs}: the runs of this plan share one Ray cluster, one at a time.")
+    slots = pool.job_slots(jobs, engine.gpus if engine.name == "verl" else 1)
+    outcome = schedule.run_sweep(plan, runs, pool.Pool(slots), _say)
+    for run in outcome.left_out:
+        needed = ", ".join(run.missing)
+        print(f"left out: {run.label} needs {needed}; give --set {run.missing[0]}=FILE", file=sys.stderr)
+    for label, log in outcome.failed:
+        print(f"failed: {label}: {pool.last_line(log)} ({log})", file=sys.stderr)
+    if outcome.stopped:
+        print("stopped; the same command continues", file=sys.stderr)
+        return STOPPED
+    return FAILED if outcome.failed else 0
 
 
 def adjust(plan: Plan, args: argparse.Namespace) -> Plan:
     """The plan as the options change it."""
-    from pivot.sweep.plan import choose_arms
+    from pivot.evaluate.sets import expand
+    from pivot.sweep.plan import MEASURES, choose_arms
 
     for name in ("seeds", "samples", "limit"):
         if vars(args)[name] is not None and vars(args)[name] < 1:
@@ -92,8 +113,11 @@ def adjust(plan: Plan, args: argparse.Namespace) -> Plan:
     if args.benchmarks is not None:
         changes["benchmarks"] = _names(args.benchmarks)
     if args.recipe is not None or args.benchmarks is not None:
-        # Another model, data set or column: the paper's numbers are about something else.
+        # Another model, data set or column: the paper's numbers do not belong beside it.
         changes["arms"] = {name: replace(arm, paper=()) for name, arm in plan.arms.items()}
+    if args.benchmarks is not None:
+        columns = {"", *MEASURES, *expand(changes["benchmarks"])}
+        changes["claims"] = tuple(claim for claim in plan.claims if claim.measure in columns)
     if args.recipe not in (None, plan.recipe):
         changes |= {"title": f"The arms of {plan.name}, not at its scale", "source": ""}
     return choose_arms(replace(plan, engine=_engine(plan.engine, args), **changes), args.only)
@@ -122,19 +146,5 @@ def _engine(planned: Engine, args: argparse.Namespace) -> Engine:
 
 
 def _say(text: str) -> None:
-    print(text, flush=True)
-
-
-def _report(outcome: Outcome) -> int:
-    """Say what failed and what was left out; the exit code."""
-    from pivot.sweep.schedule import last_line
-
-    for run in outcome.left_out:
-        needed = ", ".join(run.missing)
-        print(f"left out: {run.label} needs {needed}; give --set {run.missing[0]}=FILE", file=sys.stderr)
-    for label, log in outcome.failed:
-        print(f"failed: {label}: {last_line(log)} ({log})", file=sys.stderr)
-    if outcome.stopped:
-        print("stopped; the same command goes on where it was", file=sys.stderr)
-        return STOPPED
-    return FAILED if outcome.failed else 0
+    sys.stdout.write(f"{text}\n")  # one write: several threads report
+    sys.stdout.flush()

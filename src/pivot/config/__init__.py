@@ -1,4 +1,4 @@
-"""What can be set, and how it is put together. `pivot.recipes` holds the starting points."""
+"""The configuration: its settings, and how files, recipes and options are combined. Recipes are in `pivot.recipes`."""
 
 from pivot.config.describe import describe
 from pivot.config.loading import apply_settings, from_dict, load_file, overlay, to_dict

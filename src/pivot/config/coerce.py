@@ -1,4 +1,4 @@
-"""One value, as a file or a command line gives it, turned into what its field's type asks for."""
+"""Converts a value from a file or the command line to the type of its field."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NULLS = ("null", "none", "None", "~")
 
 
 def coerce(value: Any, hint: Any, path: str) -> Any:
-    """`value` as an instance of `hint`; a UserError that names `path` where it is none.
+    """`value` as an instance of `hint`; raises a UserError that names `path` if it is not one.
 
     Numbers may be written as text ("1e-6" is text to YAML 1.1), whole numbers as 3.0, tuples as lists.
     """
@@ -34,7 +34,7 @@ def coerce(value: Any, hint: Any, path: str) -> Any:
 
 
 def parse(text: str, hint: Any, path: str) -> Any:
-    """The right-hand side of `--set path=text`. Text fields take it as it stands, without YAML's guesses."""
+    """The value in `--set path=text`. Text fields take it literally; other fields read it as YAML."""
     if is_optional(hint) and text in NULLS:
         return None
     plain = without_none(hint)
@@ -55,7 +55,7 @@ def _mismatch(value: Any, hint: Any, path: str) -> UserError:
 
 
 def _choice(value: Any, hint: Any) -> Any:
-    """The choice that equals `value` or is spelt like it; None: there is none."""
+    """The choice that equals `value` or is spelled like it; None if there is none."""
     for choice in get_args(hint):
         if type(value) is type(choice) and value == choice:
             return choice
@@ -72,7 +72,7 @@ def _int(value: Any) -> int | None:
     number = _float(value)
     if number is None or not number.is_integer():
         return None
-    # Text and floats go through float; a plain int must not, it may be larger than a float can hold exactly.
+    # A plain int does not go through float, which could not hold a large one exactly.
     return value if isinstance(value, int) else int(number)
 
 

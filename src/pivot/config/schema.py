@@ -1,6 +1,6 @@
-"""The fields of a configuration: dotted path, type, default and the docstring that stands under each.
+"""The fields of a configuration: dotted path, type, default and the docstring under each.
 
-Everything here follows from the dataclasses of `sections`; a new field needs no line in this room.
+All of it follows from the dataclasses of `sections` and the parts of `pivot.method`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,13 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from pivot.method import Method
+from pivot.method.method import KNOWN_PARTS, Switches
+
 
 @dataclass(frozen=True)
 class FieldInfo:
-    """One thing that can be set.
+    """One setting.
 
     Example:
         FieldInfo(path="train.lr", hint=float, value=1e-06, doc="AdamW's learning rate (Section 5.1).")
@@ -39,13 +42,14 @@ def hints(section: type) -> dict[str, Any]:
 @cache
 def field_docs(section: type) -> dict[str, str]:
     """Field -> the docstring under it, on one line; "" where there is none."""
-    body = ast.parse(textwrap.dedent(inspect.getsource(section))).body[0]
-    assert isinstance(body, ast.ClassDef)
     docs = dict.fromkeys(hints(section), "")
-    for statement, following in zip(body.body, body.body[1:], strict=False):
-        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-            docs[statement.target.id] = _string(following)
-    return docs
+    for base in [base for base in reversed(section.__mro__) if is_dataclass(base)]:
+        body = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0]
+        assert isinstance(body, ast.ClassDef)
+        for statement, following in zip(body.body, body.body[1:], strict=False):
+            if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+                docs[statement.target.id] = _string(following)
+    return {name: docs[name] for name in hints(section)}
 
 
 def _string(statement: ast.stmt) -> str:
@@ -58,12 +62,12 @@ def _string(statement: ast.stmt) -> str:
 
 
 def section_doc(section: type) -> str:
-    """First line of the section's own docstring."""
+    """First line of the section's docstring."""
     return (inspect.getdoc(section) or "").split("\n", 1)[0]
 
 
 def sections(config: Any) -> Iterator[tuple[str, Any]]:
-    """Name and value of every section, in order; fields that are no section are left out."""
+    """Name and value of every section, in order."""
     for name in hints(type(config)):
         value = getattr(config, name)
         if is_dataclass(value):
@@ -71,7 +75,13 @@ def sections(config: Any) -> Iterator[tuple[str, Any]]:
 
 
 def all_fields(config: Any, prefix: str = "") -> Iterator[FieldInfo]:
-    """Every leaf below `config` with its present value, depth first."""
+    """Every leaf below `config` with its present value, depth first; of a method, every known setting."""
+    if isinstance(config, Method):
+        for name in ("name", "summary"):
+            yield FieldInfo(prefix + name, str, getattr(config, name), field_docs(Method)[name])
+        for _, found in method_fields(config, prefix):
+            yield from found
+        return
     docs = field_docs(type(config))
     for name, hint in hints(type(config)).items():
         value = getattr(config, name)
@@ -81,13 +91,26 @@ def all_fields(config: Any, prefix: str = "") -> Iterator[FieldInfo]:
             yield FieldInfo(prefix + name, hint, value, docs[name])
 
 
+def method_fields(method: Method, prefix: str = "") -> Iterator[tuple[type, list[FieldInfo]]]:
+    """The settings of a method, part by part: its own parts, and every known one that it lacks, as switched off."""
+    values = method.settings()
+    parts = dict.fromkeys((Switches, *KNOWN_PARTS, *(type(part) for part in method.parts())))
+    seen: set[str] = set()
+    for part in parts:
+        docs = field_docs(part)
+        new = {name: hint for name, hint in hints(part).items() if name not in seen}
+        seen |= new.keys()
+        if new:
+            yield part, [FieldInfo(prefix + n, hint, values[n], docs[n]) for n, hint in new.items()]
+
+
 def is_optional(hint: Any) -> bool:
-    """Whether None is a value of the type."""
+    """Whether the type allows None."""
     return get_origin(hint) in (Union, UnionType) and NoneType in get_args(hint)
 
 
 def without_none(hint: Any) -> Any:
-    """X of `X | None`; any other type as it is."""
+    """X of `X | None`; any other type unchanged."""
     if not is_optional(hint):
         return hint
     remaining = [member for member in get_args(hint) if member is not NoneType]
@@ -96,7 +119,7 @@ def without_none(hint: Any) -> Any:
 
 
 def describe_type(hint: Any) -> str:
-    """What may be given, in words: `a number or null`, `one of patch, grey, gaussian`."""
+    """The type in words: `a number or null`, `one of patch, grey, gaussian`."""
     if is_optional(hint):
         return f"{describe_type(without_none(hint))} or null"
     if get_origin(hint) is Literal:
@@ -107,7 +130,7 @@ def describe_type(hint: Any) -> str:
 
 
 def short_type(hint: Any) -> str:
-    """The type as one writes it: `int | None`, `patch | grey | gaussian`, `list of str`."""
+    """The type in short: `int | null`, `patch | grey | gaussian`, `list of str`."""
     if is_optional(hint):
         return f"{short_type(without_none(hint))} | null"
     if get_origin(hint) is Literal:

@@ -1,6 +1,6 @@
-"""What a configuration must fulfil beyond the types of its fields; each failure is one sentence.
+"""Checks of a configuration beyond the types of its fields; each problem is one sentence.
 
-The method's own bounds are checked by `pivot.method.Method` itself.
+The parts of a method check their own values.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from collections.abc import Iterator
 from pivot.config.schema import all_fields
 from pivot.config.sections import Config
 from pivot.errors import UserError
+from pivot.models.corruption import find as find_corruption
 from pivot.tiny.procedural import TASKS
 
 PROCEDURAL = "tiny"
-"""The data set whose tasks are drawn and solved by code."""
+"""The data set whose prompts are generated."""
 
 AT_LEAST = {
     "model.lora_rank": 0,
@@ -65,16 +66,17 @@ NOT_NEGATIVE = ("corruption.probability", *BELOW_ONE)
 
 
 def validate(config: Config) -> None:
-    """Raise a UserError with the first thing that is wrong; return where nothing is."""
+    """Raise a UserError with the first problem, if there is one."""
     for sentence in problems(config):
         raise UserError(sentence)
 
 
 def problems(config: Config) -> Iterator[str]:
-    """Everything that is wrong, one sentence each."""
+    """All problems, one sentence each."""
     yield from _ranges(config)
     yield from _batches(config)
     yield from _model(config)
+    yield from _corruption(config)
     yield from _data(config)
     yield from _method(config)
 
@@ -101,11 +103,11 @@ def _batches(config: Config) -> Iterator[str]:
     train = config.train
     if train.minibatch_prompts > train.prompts_per_step:
         yield (
-            f"train.minibatch_prompts is {train.minibatch_prompts}, more than the "
-            f"{train.prompts_per_step} prompts of a step (train.prompts_per_step)."
+            f"train.minibatch_prompts is {train.minibatch_prompts}, but must be at most train.prompts_per_step "
+            f"({train.prompts_per_step})."
         )
     if config.eval.final_prompts != 0 and not config.eval.sets:
-        yield "eval.sets is empty, so there can be no before/after table: set eval.final_prompts=0."
+        yield "eval.sets is empty, so there is no before/after table; name a split, or set eval.final_prompts=0."
 
 
 def _model(config: Config) -> Iterator[str]:
@@ -117,28 +119,34 @@ def _model(config: Config) -> Iterator[str]:
     if model.attention == "flash_attention_2" and model.dtype == "float32":
         yield "model.attention=flash_attention_2 needs model.dtype=bfloat16."
     if model.min_pixels is not None and model.max_pixels is not None and model.min_pixels > model.max_pixels:
-        yield f"model.min_pixels is {model.min_pixels}, more than model.max_pixels {model.max_pixels}."
+        yield f"model.min_pixels is {model.min_pixels}, but must be at most model.max_pixels ({model.max_pixels})."
+
+
+def _corruption(config: Config) -> Iterator[str]:
+    try:
+        find_corruption(config.corruption.kind)
+    except UserError as unknown:
+        yield str(unknown)
 
 
 def _data(config: Config) -> Iterator[str]:
     data, function = config.data, config.reward.function
     if data.tasks and data.train != PROCEDURAL:
-        yield f"data.tasks chooses tasks of data.train={PROCEDURAL}, but data.train is {data.train}."
+        yield f"data.tasks applies to data.train={PROCEDURAL} only, but data.train is {data.train}."
     for task in data.tasks:
         if task not in TASKS:
             near = difflib.get_close_matches(task, TASKS, n=1, cutoff=0.0)[0]
-            yield f"data.tasks names {task!r}, which is no procedural task; the nearest is {near}."
+            yield f"data.tasks names {task!r}, which is not a task; the nearest is {near}."
     if function is not None and not all(function.partition(":")[::2]):
         yield f"reward.function is {function!r}, but must be written module:function."
 
 
 def _method(config: Config) -> Iterator[str]:
     method, data = config.method, config.data
-    needs_experts = method.needs_anchors and method.anchor_source == "expert"
-    if needs_experts and data.experts is None and data.train != PROCEDURAL:
+    if method.has_experts and data.experts is None and data.train != PROCEDURAL:
         yield (
-            f"Method {method.name} learns from expert demonstrations: give data.experts, "
+            f"Method {method.name} learns from expert demonstrations; set data.experts to "
             'a file of JSON lines {"id", "response"}.'
         )
-    if method.anchor_use == "off_policy" and config.buffer.store_logprobs is False:
-        yield "method.anchor_use=off_policy divides by recorded log-probs: leave buffer.store_logprobs unset."
+    if method.trains_on_experience and config.buffer.store_logprobs is False:
+        yield "method.anchor_use=off_policy needs the recorded log-probs; leave buffer.store_logprobs unset."

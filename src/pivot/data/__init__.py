@@ -3,15 +3,24 @@
     data = load(DataSpec("geometry3k", split="train"))
     data.prompts, data.skipped, data.warnings
 
-A known set is one small file with a `Format`: where it is, which columns it has, how a row becomes a draft.
+A known set is a `Format`: where it is, which columns it has, how a row becomes a draft (`registry.py`).
 """
 
 from __future__ import annotations
 
-from pivot.data.layout import BadRow, Draft, Format, Layout, NotIncluded, RowReader
+from pivot.data.formats import (
+    BadRow,
+    DataSet,
+    DataSpec,
+    Draft,
+    Format,
+    Layout,
+    NotIncluded,
+    RowReader,
+    SkippedRow,
+)
 from pivot.data.loading import load_format
 from pivot.data.registry import CUSTOM, TRAINING_SETS, resolve
-from pivot.data.spec import DataSet, DataSpec, SkippedRow
 
 __all__ = [
     "CUSTOM",
@@ -32,5 +41,5 @@ __all__ = [
 
 
 def load(spec: DataSpec) -> DataSet:
-    """Read a training set, any hub set, or a file of your own; broken rows are skipped or refused."""
+    """Load a training set, any hub set, or a file of your own; bad rows are skipped or refused."""
     return load_format(*resolve(spec))

@@ -1,40 +1,44 @@
-"""Images of data sets: where their bytes are, whether they can be used, and one way to decode them.
+"""Images of data sets: where their bytes are, whether they are usable, and one way to decode them.
 
-Everything here treats the bytes as hostile: only plain raster formats are opened, sizes are checked before a
-pixel is decoded, and whatever a decoder raises becomes an `ImageError` that says why.
+Image bytes are untrusted: only plain raster formats are opened, sizes are checked before any pixel is decoded, and
+whatever a decoder raises becomes an `ImageError` with a reason.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
 import hashlib
 import io
 import os
 import struct
 import tempfile
+import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Protocol, runtime_checkable
+from pathlib import Path, PurePosixPath
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from PIL import Image, ImageOps
 
+from pivot.errors import UserError
 from pivot.types import ImageSource
 
 FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "BMP", "TIFF", "PPM")
-"""Raster formats alone: no format that runs another program (EPS) or nests files."""
+"""Raster formats only: none that runs another program (EPS) or nests files."""
 MAX_PIXELS = 89_478_485
-"""Pillow's own limit against decompression bombs; a quarter of a 20,000 x 20,000 image."""
+"""Pillow's limit against decompression bombs; a quarter of a 20,000 x 20,000 image."""
 MAX_ASPECT_RATIO = 200.0
-"""The image processors of the Qwen-VL family refuse longer strips."""
+"""The image processors of the Qwen-VL family refuse larger ratios."""
 _JPEG_TAIL = 64
 _ORIENTATION = 0x0112
 _PNG_EXIF = (b"eXIf", b"Raw profile type exif")
 _DECODING_ERRORS = (
     OSError,  # includes UnidentifiedImageError and truncated files
-    SyntaxError,  # Pillow's word for a broken PNG
+    SyntaxError,  # Pillow raises this for a broken PNG
     ValueError,
     EOFError,
     IndexError,
@@ -47,12 +51,12 @@ _DECODING_ERRORS = (
 
 
 class ImageError(Exception):
-    """An image that cannot be used; the message says why, the caller knows which row it belongs to."""
+    """An image that cannot be used; the message is the reason."""
 
 
 @runtime_checkable
 class ReadableImage(ImageSource, Protocol):
-    """An image source that has a file's bytes behind it."""
+    """An image source with encoded bytes."""
 
     def read(self) -> bytes: ...
 
@@ -85,7 +89,7 @@ class FileImage:
 
 @dataclass(frozen=True)
 class StoredImage:
-    """A stretch of an `ImageStore`; it pickles as the bytes themselves."""
+    """A byte range of an `ImageStore`; it pickles as the bytes themselves."""
 
     store: ImageStore = field(repr=False, compare=False)
     digest: str
@@ -103,10 +107,10 @@ class StoredImage:
 
 
 class ImageStore:
-    """The encoded images of one data set, in an unnamed temporary file instead of memory.
+    """The encoded images of one data set, in an unnamed temporary file (in TMPDIR) instead of memory.
 
-    Parquet files and archives cannot be read at random; the file (in TMPDIR) can, and it is gone when the
-    process ends. Equal images are kept once.
+    Unlike parquet files and archives it allows random access. It disappears when the process ends, and equal images
+    are stored once.
     """
 
     def __init__(self) -> None:
@@ -129,10 +133,10 @@ class ImageStore:
 
 
 def check(source: ReadableImage, max_pixels: int = MAX_PIXELS, full: bool = False) -> tuple[int, int]:
-    """Width and height as the model will see them; raises `ImageError` where the image cannot be used.
+    """Width and height as the model sees them; raises `ImageError` if the image cannot be used.
 
-    The quick check reads the header, and the checksums of a PNG or the end mark of a JPEG, without decoding
-    a pixel; other formats, and every image with `full`, are decoded once.
+    The quick check reads the header and a PNG's checksums or a JPEG's end marker without decoding a pixel. Other
+    formats, and every image with `full`, are decoded once.
     """
     with _decoding():
         data = source.read()
@@ -151,7 +155,7 @@ def check(source: ReadableImage, max_pixels: int = MAX_PIXELS, full: bool = Fals
 
 
 def open_rgb(source: ImageSource, max_pixels: int = MAX_PIXELS) -> Image.Image:
-    """The image as 8-bit RGB: upright by its EXIF, first frame, transparency on white."""
+    """The image as 8-bit RGB: rotated by its EXIF orientation, first frame, transparency on white."""
     with _decoding(), source.open() as image:
         _check_size(image.size, max_pixels)
         return _rgb(ImageOps.exif_transpose(image))
@@ -159,7 +163,7 @@ def open_rgb(source: ImageSource, max_pixels: int = MAX_PIXELS) -> Image.Image:
 
 @contextmanager
 def _decoding() -> Iterator[None]:
-    """Whatever a decoder raises becomes an `ImageError` with one line of reason."""
+    """Turn whatever a decoder raises into an `ImageError` with one line of reason."""
     try:
         yield
     except Image.DecompressionBombError as bomb:
@@ -183,7 +187,7 @@ def _rgb(image: Image.Image) -> Image.Image:
 
 
 def _eight_bit(image: Image.Image) -> Image.Image:
-    """Deeper greys scaled down: Pillow's own conversion clips them, which turns 16-bit images white."""
+    """Scale 16-bit greys down; Pillow's own conversion clips them, which turns such images white."""
     values = np.asarray(image).astype(np.float64)
     deep = image.mode.startswith("I;16") or values.max(initial=0.0) > 255.0
     scale = 255.0 / 65535.0 if deep else 1.0
@@ -191,13 +195,13 @@ def _eight_bit(image: Image.Image) -> Image.Image:
 
 
 def _upright_size(data: bytes) -> tuple[int, int]:
-    """The size after the EXIF rotation: orientations 5 to 8 lie on their side."""
+    """The size after EXIF rotation; orientations 5 to 8 swap width and height."""
     with Image.open(io.BytesIO(data), formats=FORMATS) as image:
         width, height = image.size
-        # Asking a PNG for EXIF decodes it, so only those that carry any are asked.
+        # Reading EXIF decodes a PNG, so only do it for those that contain any.
         has_exif = image.format != "PNG" or any(mark in data for mark in _PNG_EXIF)
-        lies = has_exif and image.getexif().get(_ORIENTATION) in (5, 6, 7, 8)
-    return (height, width) if lies else (width, height)
+        is_rotated = has_exif and image.getexif().get(_ORIENTATION) in (5, 6, 7, 8)
+    return (height, width) if is_rotated else (width, height)
 
 
 def _check_size(size: tuple[int, int], max_pixels: int) -> None:
@@ -217,3 +221,119 @@ def _check_size(size: tuple[int, int], max_pixels: int) -> None:
 def _first_line(broken: BaseException) -> str:
     text = str(broken).splitlines()[0] if str(broken) else type(broken).__name__
     return text if "BytesIO" not in text else "not an image in a known format"
+
+
+MAX_FILE_BYTES = 1 << 28
+"""An encoded image of more than 256 MiB is not read, whatever size an archive declares."""
+MISSING = "image missing"
+_DATA_URI = "data:image/"
+
+
+class ImageFinder:
+    """Turns the image cells of rows into image sources, without leaving the data set's folder.
+
+    Bytes and archive members go to an `ImageStore`; files are read in place. Paths are relative to the folder: no
+    absolute paths (unless the user allows them), no `..`, no symbolic link that leads outside.
+    """
+
+    def __init__(self, root: Path, boundary: Path | None = None, absolute_paths: bool = False) -> None:
+        self._root = root
+        self._boundary = (boundary or root).resolve()
+        self._absolute_paths = absolute_paths
+        self._store: ImageStore | None = None
+        self._archives: list[tuple[zipfile.ZipFile, frozenset[str]]] | None = None
+
+    def find(self, cell: Any) -> ReadableImage:
+        """The image source of a cell; raises `ImageError` with the reason if there is none."""
+        if isinstance(cell, dict):
+            cell = cell.get("bytes") or cell.get("path")
+        if cell is None or cell == "":
+            raise ImageError(MISSING)
+        if isinstance(cell, bytes):
+            return self._stored(cell)
+        if not isinstance(cell, str):
+            raise ImageError(f"image has the wrong type ({type(cell).__name__} instead of bytes or a path)")
+        if cell.startswith(_DATA_URI):
+            return self._stored(_decode_uri(cell))
+        return self._by_path(cell)
+
+    def _stored(self, data: bytes) -> ReadableImage:
+        if len(data) > MAX_FILE_BYTES:
+            raise ImageError(f"image is too large ({len(data):,} bytes)")
+        self._store = self._store or ImageStore()
+        try:
+            return self._store.add(data)
+        except OSError as full:
+            raise UserError(
+                f"the images do not fit into the temporary folder ({full}): set TMPDIR to a larger disk."
+            ) from full
+
+    def _by_path(self, path: str) -> ReadableImage:
+        pure = PurePosixPath(path.replace("\\", "/"))
+        if "\0" in path or ".." in pure.parts:
+            raise ImageError(f"image path leaves the data set's folder ({path[:80]!r})")
+        if pure.is_absolute():
+            if not self._absolute_paths:
+                raise ImageError(f"image path is absolute, allow it with --absolute-paths ({path[:80]!r})")
+            return self._file(Path(path), path)
+        # Paths are relative to the folder a set was made in: ./data/images/a/b.png may be in images/a/.
+        for start in range(len(pure.parts)):
+            tail = PurePosixPath(*pure.parts[start:])
+            if _is_file(self._root / tail):
+                return self._inside(self._root / tail, path)
+            for archive, members in self._zips():
+                if str(tail) in members:
+                    return self._stored(_member(archive, str(tail)))
+        raise ImageError(f"image file missing ({path[:80]!r})")
+
+    def _inside(self, file: Path, path: str) -> ReadableImage:
+        if not self._absolute_paths and not file.resolve().is_relative_to(self._boundary):
+            raise ImageError(f"image path leaves the data set's folder ({path[:80]!r})")
+        return self._file(file, path)
+
+    @staticmethod
+    def _file(file: Path, path: str) -> ReadableImage:
+        if not _is_file(file):
+            raise ImageError(f"image file missing ({path[:80]!r})")
+        if file.stat().st_size > MAX_FILE_BYTES:
+            raise ImageError(f"image is too large ({file.stat().st_size:,} bytes)")
+        return FileImage(file)
+
+    def _zips(self) -> list[tuple[zipfile.ZipFile, frozenset[str]]]:
+        if self._archives is None:
+            self._archives = []
+            for file in sorted(self._root.glob("**/*.zip")):
+                try:
+                    archive = zipfile.ZipFile(file)
+                except (zipfile.BadZipFile, OSError) as broken:
+                    raise UserError(
+                        f"{file} is not a readable archive ({broken}): download it again."
+                    ) from broken
+                self._archives.append((archive, frozenset(archive.namelist())))
+        return self._archives
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # A name that is too long, or a folder that may not be read.
+        return False
+
+
+def _member(archive: zipfile.ZipFile, name: str) -> bytes:
+    declared = archive.getinfo(name).file_size
+    if declared > MAX_FILE_BYTES:
+        raise ImageError(f"image is too large ({declared:,} bytes)")
+    try:
+        with archive.open(name) as member:
+            return member.read(MAX_FILE_BYTES + 1)
+    except (zipfile.BadZipFile, zlib.error, OSError, RuntimeError, NotImplementedError) as broken:
+        raise ImageError(f"image cannot be read from its archive ({broken})") from broken
+
+
+def _decode_uri(uri: str) -> bytes:
+    head, _, body = uri.partition(",")
+    try:
+        return base64.b64decode(body, validate=True) if head.endswith(";base64") else b""
+    except (binascii.Error, ValueError) as broken:
+        raise ImageError("image is not valid base64") from broken

@@ -1,23 +1,154 @@
-"""A whole data set: where its rows are, what is refused, and what a user should know before using it."""
+"""From rows to prompts: images found and checked, image marks counted, stable ids, bad rows skipped or refused."""
 
 from __future__ import annotations
 
+import hashlib
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from pivot.data.build import PromptBuilder
-from pivot.data.finder import ImageFinder
-from pivot.data.hub import download
-from pivot.data.layout import Format
-from pivot.data.rows import Rows, open_rows, split_of
-from pivot.data.spec import DataSet, DataSpec, SkippedRow
+from PIL import Image
+
+from pivot.data import images
+from pivot.data.formats import (
+    BadRow,
+    DataSet,
+    DataSpec,
+    Draft,
+    Format,
+    Layout,
+    NotIncluded,
+    RowReader,
+    SkippedRow,
+)
+from pivot.data.images import MISSING, ImageError, ImageFinder, ReadableImage
+from pivot.data.sources import RawRow, Rows, download, open_rows, split_of
+from pivot.data.template import IMAGE_MARK
 from pivot.errors import UserError
 from pivot.types import Prompt
+
+
+class MissingImage:
+    """Placeholder for an unusable image in the prompt of a skipped row."""
+
+    def open(self) -> Image.Image:
+        raise ImageError(MISSING)
+
+
+class PromptBuilder:
+    """Turns rows into prompts one by one and keeps their ids unique."""
+
+    def __init__(
+        self, known: Format, spec: DataSpec, split: str, layout: Layout, finder: ImageFinder
+    ) -> None:
+        self._prefix = f"{known.name}/{split}"
+        self._spec = spec
+        self._layout = layout
+        self._finder = finder
+        self._given: dict[str, int] = {}
+        self.repeated: list[str] = []
+        """The source's own ids that occurred before."""
+        self.num_duplicates = 0
+
+    def build(self, row: RawRow) -> Prompt | SkippedRow:
+        if row.values is None:
+            return SkippedRow(f"{self._prefix}/row-{row.number}", row.error)
+        reader = RowReader(row.values, self._spec)
+        own = None
+        try:
+            own = self._layout.own_id(reader)
+            draft = self._layout.draft(reader)
+        except (BadRow, NotIncluded) as left_out:
+            name = self._unique(own or f"row-{row.number}", is_own=own is not None)
+            return SkippedRow(name, str(left_out), broken=isinstance(left_out, BadRow))
+        return self._finish(draft, row.values, own)
+
+    def _finish(self, draft: Draft, values: dict[str, Any], own: str | None) -> Prompt | SkippedRow:
+        """The checked prompt, or a skipped row with its first problem."""
+        sources, problems = self._find_images(draft)
+        prompt = Prompt(
+            id=self._unique(own or _content_id(draft), is_own=own is not None),
+            question=_marked(draft.question, len(draft.images)),
+            answer=draft.answer,
+            images=tuple(sources) if not problems else tuple(MissingImage() for _ in draft.images),
+            task=draft.task,
+            columns={**_plain_columns(values), **draft.columns},
+        )
+        if problems and self._spec.allow_missing_images and problems == [MISSING] * len(draft.images):
+            return replace(prompt, question=prompt.question.replace(IMAGE_MARK, ""), images=())
+        num_marks = prompt.question.count(IMAGE_MARK)
+        if num_marks != len(prompt.images):
+            reason = (
+                f"marks do not match images ({num_marks} {IMAGE_MARK} marks, {len(prompt.images)} images)"
+            )
+            return SkippedRow(prompt.id, problems[0] if problems else reason)
+        return SkippedRow(prompt.id, problems[0], prompt=prompt) if problems else prompt
+
+    def _find_images(self, draft: Draft) -> tuple[list[ReadableImage], list[str]]:
+        """The usable images, and the problems of the others."""
+        sources: list[ReadableImage] = []
+        problems: list[str] = []
+        for cell in draft.images:
+            try:
+                source = self._finder.find(cell)
+                images.check(source, self._spec.max_pixels, full=self._spec.check_images == "full")
+                sources.append(source)
+            except ImageError as broken:
+                problems.append(str(broken))
+        return sources, problems
+
+    def _unique(self, name: str, is_own: bool) -> str:
+        """The id with the set's prefix; a repeated id gets a number."""
+        name = f"{self._prefix}/{name}"
+        if name not in self._given:
+            self._given[name] = 1
+            return name
+        self.num_duplicates += 1
+        if is_own:
+            self.repeated.append(name)
+        numbered = name
+        while numbered in self._given:
+            self._given[name] += 1
+            numbered = f"{name}#{self._given[name]}"
+        self._given[numbered] = 1
+        return numbered
+
+
+def _marked(question: str, num_images: int) -> str:
+    """The question with explicit image marks; without any, the images come first."""
+    return question if IMAGE_MARK in question else IMAGE_MARK * num_images + question.lstrip()
+
+
+def _content_id(draft: Draft) -> str:
+    """An id for a row without one: a hash of its content, independent of its position in the file."""
+    digest = hashlib.blake2b(digest_size=8)
+    for part in (draft.question, draft.answer, *draft.images):
+        if isinstance(part, dict):
+            part = part.get("bytes") or part.get("path")
+        data = part if isinstance(part, bytes) else str(part).encode("utf-8", "surrogatepass")
+        digest.update(len(data).to_bytes(8, "little"))
+        digest.update(data)
+    return digest.hexdigest()
+
+
+def _plain_columns(values: dict[str, Any]) -> dict[str, Any]:
+    """The row without its image bytes."""
+    return {column: value for column, value in values.items() if not _holds_bytes(value)}
+
+
+def _holds_bytes(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(isinstance(item, bytes) for item in value.values())
+    if isinstance(value, list):
+        return any(_holds_bytes(item) for item in value)
+    return isinstance(value, bytes)
+
 
 _NAMED_IN_ERRORS = 5
 
 
 def load_format(known: Format, spec: DataSpec) -> DataSet:
-    """All rows of a data set in their order, each a prompt or a skipped row with its reason."""
+    """All rows of a data set in order, each a prompt or a skipped row."""
     rows, finder, split = _open(known, spec)
     builder = PromptBuilder(known, spec, split, known.layout(rows.columns, spec), finder)
     built: list[Prompt | SkippedRow] = []
@@ -33,7 +164,7 @@ def load_format(known: Format, spec: DataSpec) -> DataSet:
 
 
 def _open(known: Format, spec: DataSpec) -> tuple[Rows, ImageFinder, str]:
-    """The rows and the finder of their images; the split is the asked one, or what a local name tells."""
+    """The rows, the finder of their images, and the split: the requested one or that of a local file's name."""
     if spec.path is not None:
         path = Path(spec.path).expanduser()
         split = spec.split or split_of(path) or known.split
@@ -54,7 +185,7 @@ def _refuse_broken(data: DataSet) -> None:
         more = f"; and {len(broken) - _NAMED_IN_ERRORS} more" if len(broken) > _NAMED_IN_ERRORS else ""
         raise UserError(
             f"{len(broken)} of {len(data.rows)} rows of {data.name}/{data.split} cannot be used "
-            f"({named}{more}): mend them, or leave them out with bad_rows=skip."
+            f"({named}{more}): fix them, or skip them with bad_rows=skip."
         )
 
 
@@ -63,7 +194,7 @@ def _refuse_repeated(data: DataSet, repeated: list[str]) -> None:
         named = ", ".join(repeated[:_NAMED_IN_ERRORS]) + ", ..." * (len(repeated) > _NAMED_IN_ERRORS)
         raise UserError(
             f"{len(repeated)} rows of {data.name}/{data.split} repeat an id ({named}): make them unique, or "
-            "let them be numbered with bad_rows=skip."
+            "number them with bad_rows=skip."
         )
 
 
@@ -77,7 +208,7 @@ def _count_warnings(known: Format, spec: DataSpec, data: DataSet) -> tuple[str, 
     if meant != expected:
         warnings.append(
             f"{data.name}/{data.split} has {meant:,} rows here, {expected:,} are expected: "
-            "results do not compare with published ones."
+            "results are not comparable with published ones."
         )
     if broken:
         warnings.append(f"{data.name}/{data.split}: {len(broken):,} rows cannot be used. {data.summary()}")

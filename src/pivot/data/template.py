@@ -1,8 +1,8 @@
-"""The paper's reasoning template, letter for letter, for all models.
+"""The paper's reasoning template, verbatim, for all models.
 
-A user's text never turns into control tokens: `segments` hands out text and image places separately, and the
-encoder tokenises text that spells out a special token with `split_special_tokens=True`, so that a literal
-`<|image_pad|>` in a question stays thirteen ordinary characters.
+Text from data never becomes control tokens: `segments` returns text and image positions separately, and the encoder
+tokenizes text that spells out a special token with `split_special_tokens=True`. A literal `<|image_pad|>` in a
+question remains thirteen ordinary characters.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ IMAGE_MARK = "<image>"
 
 @dataclass(frozen=True)
 class ImagePlace:
-    """Where one of the prompt's images stands in the user's turn."""
+    """The position of one of the prompt's images in the user's turn."""
 
     index: int
-    """Into `Prompt.images`."""
+    """Index into `Prompt.images`."""
 
 
 Segment = str | ImagePlace
 
 
 def user_text(question: str) -> str:
-    """The user's turn of the template around a question, which is trimmed as PAPO and VPPO trim it.
+    """The user's turn of the template for a question.
 
-    Only the outer white space goes: what stands between an image mark and the words next to it stays.
+    As in PAPO and VPPO, only outer whitespace is stripped; whitespace between an image mark and text is kept.
     """
     return f"{question.strip()}\n\n{INSTRUCTION}"
 
 
 def segments(prompt: Prompt) -> tuple[Segment, ...]:
-    """The user's turn as text and image places in order; without marks the images come first.
+    """The user's turn as text and image positions in order; without marks the images come first.
 
     Example:
         "<image>Find x." -> (ImagePlace(0), "Find x.\\n\\nYou first think ...")
@@ -55,7 +55,7 @@ def segments(prompt: Prompt) -> tuple[Segment, ...]:
     if num_marks != num_images:
         raise UserError(
             f"prompt {prompt.id!r} has {num_marks} {IMAGE_MARK} marks for {num_images} images: "
-            "write one mark for each image, or none to put the images first."
+            "write one mark per image, or none to put the images first."
         )
     placed: list[Segment] = [pieces[0]]
     for index, piece in enumerate(pieces[1:]):
@@ -64,7 +64,7 @@ def segments(prompt: Prompt) -> tuple[Segment, ...]:
 
 
 def messages(prompt: Prompt) -> list[dict[str, Any]]:
-    """The conversation in the form that Hugging Face chat templates take; images are opened."""
+    """The conversation in the format of Hugging Face chat templates, with opened images."""
     content = [
         {"type": "text", "text": segment}
         if isinstance(segment, str)

@@ -1,9 +1,8 @@
-"""What a machine has, and whether a configuration fits it. Nothing is loaded or downloaded."""
+"""Inspects a machine and estimates whether a configuration fits it. Nothing is loaded or downloaded."""
 
-from pivot.doctor.advice import Verdict, judge
-from pivot.doctor.architecture import Architecture, find_architecture
 from pivot.doctor.machine import Device, Machine, inspect_machine
-from pivot.doctor.memory import Estimate, Item, estimate
+from pivot.doctor.memory import Estimate, Item, Verdict, estimate, judge
+from pivot.models.architecture import Architecture, find_architecture
 
 __all__ = [
     "Architecture",

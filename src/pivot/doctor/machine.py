@@ -1,4 +1,4 @@
-"""What this machine has: versions, processor, memory, GPUs, and which optional parts are installed."""
+"""This machine: versions, processor, memory, GPUs, and installed extras."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ EXTRAS = {
     "vllm": ("vllm",),
     "verl": ("verl", "ray"),
 }
-"""Extra -> the distributions it brings."""
+"""Extra -> the distributions it installs."""
 
 
 @dataclass(frozen=True)
 class Device:
-    """A place to train on."""
+    """A device to train on."""
 
     name: str
     total_bytes: int
@@ -35,7 +35,7 @@ class Device:
 
 @dataclass(frozen=True)
 class Machine:
-    """What `inspect_machine` found."""
+    """What `inspect_machine` finds."""
 
     python: str
     system: str
@@ -46,19 +46,14 @@ class Machine:
     memory: Device
     gpus: list[Device]
 
-    @property
-    def devices(self) -> list[Device]:
-        """GPUs first, then the processor with its memory."""
-        return [*self.gpus, self.memory]
-
     def device(self, name: str) -> Device:
-        """What a `model.device` stands for here; a GPU that does not exist falls back to the processor."""
+        """The device that a `model.device` names; a GPU that does not exist falls back to the processor."""
         index = int(name.partition(":")[2] or 0)
         return self.memory if name == "cpu" or index >= len(self.gpus) else self.gpus[index]
 
 
 def inspect_machine() -> Machine:
-    """Look, without loading any model or optional library."""
+    """Inspect this machine without loading a model or an optional library."""
     return Machine(
         python=platform.python_version(),
         system=f"{platform.system()} {platform.machine()}",
@@ -83,7 +78,7 @@ def _gpu(index: int) -> Device:
 
 
 def _memory() -> Device:
-    """The machine's memory, or a container's limit where that is lower."""
+    """The machine's memory, or the container's limit if that is lower."""
     total = free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     meminfo = Path("/proc/meminfo")
     if meminfo.exists():
@@ -96,7 +91,7 @@ def _memory() -> Device:
 
 
 def _container_limit() -> int | None:
-    """Memory limit of the control group, version 2 or 1; None: there is none."""
+    """Memory limit of the control group (version 2 or 1); None: no limit."""
     for name in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         file = Path(name)
         if file.exists():

@@ -1,27 +1,37 @@
-"""How much memory a configuration takes on one device, item by item.
+"""How much memory a configuration needs on one device, item by item, and what to change if it does not fit.
 
-Upper bounds: micro-batches and caches are taken as full as their budgets allow. The activation formula counts
-the tensors that autograd keeps of a Qwen2.5-VL layer; a test holds it against a real one.
+Estimates are upper bounds: micro-batches and caches as full as their budgets allow. The activation formula counts the
+tensors that autograd keeps of a Llama-like layer; a test compares it with a real model.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
+from pivot.config.loading import apply_settings
 from pivot.config.sections import Config
-from pivot.doctor.architecture import Architecture, Stack
+from pivot.doctor.machine import Device
 from pivot.method.statistics import CHUNK_BYTES
-from pivot.sampling.decoding import HEAD_CHUNK_ELEMENTS
+from pivot.models.architecture import Architecture
+from pivot.models.family import Stack
+from pivot.sampling.native import HEAD_CHUNK_ELEMENTS
 
 Phase = Literal["always", "rollout", "update", "host"]
 ITEM_BYTES = {"float32": 4, "bfloat16": 2}
 OPTIMIZER_BYTES = {"float32": 8, "bfloat16": 12}
 """AdamW's two float32 moments, and a float32 copy of weights that are kept in bfloat16."""
 DEFAULT_MAX_PIXELS = 1003520
-"""The paper's limit, where neither the configuration nor the model's files say one."""
+"""The paper's limit, where neither the configuration nor the model's files set one."""
 COPIES = 3
 """Buffers of a chunk's logits that the head and sampling hold at once."""
+MARGIN = 0.9
+"""Share of a device's memory to plan with; the rest is left to the driver, fragmentation and temporaries."""
+LORA_RANK = 64
+USUAL_GPU = Device("an 80 GB GPU", 80 * 10**9, 80 * 10**9, "cuda")
+"""The GPU that the suggested number for verl assumes, on machines without one."""
 
 
 @dataclass(frozen=True)
@@ -31,13 +41,13 @@ class Item:
     name: str
     num_bytes: int
     phase: Phase
-    """`rollout` and `update` follow each other and share memory; `host` is the machine's, not the GPU's."""
+    """`rollout` and `update` alternate and share memory; `host` is the machine's memory, not the GPU's."""
     note: str
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """All items; the peak is what is always there plus the larger of the two phases."""
+    """All items; the peak is what is always held plus the larger of the two phases."""
 
     items: tuple[Item, ...]
 
@@ -54,7 +64,7 @@ class Estimate:
 
 
 def estimate(config: Config, model: Architecture) -> Estimate:
-    """What training with `config` takes on one device of the embedded engine."""
+    """What training with `config` needs on one device of the embedded engine."""
     return Estimate(
         (*_weights(config, model), *_rollout(config, model), *_update(config, model), _buffer(config))
     )
@@ -123,7 +133,7 @@ def _update(config: Config, model: Architecture) -> list[Item]:
             "activations",
             text + mask,
             "update",
-            f"{tokens:,} tokens a micro-batch, {checkpointed} checkpointing",
+            f"{tokens:,} tokens per micro-batch, {checkpointed} checkpointing",
         ),
         Item(
             "vision activations",
@@ -137,10 +147,10 @@ def _update(config: Config, model: Architecture) -> list[Item]:
 
 
 def activation_bytes(stack: Stack, tokens: int, config: Config, *, is_vision: bool = False) -> int:
-    """What autograd keeps of `tokens`: all layers' tensors, or all layers' inputs and one layer's tensors."""
+    """What autograd keeps: all layers' tensors or, with checkpointing, their inputs and one layer's tensors."""
     size = ITEM_BYTES[config.model.dtype]
-    # In the model's dtype: inputs of the matrix products, q k v before and after rotation, the gated MLP; in
-    # float32: what the two norms keep. The vision tower rotates in float32.
+    # In the model's dtype: inputs of the matrix products, q k v before and after rotation, the gated MLP. In
+    # float32: tensors of the two norms. The vision tower rotates in float32.
     width = 11 * stack.hidden if is_vision else 4 * stack.hidden + 2 * stack.query_width + 2 * stack.key_width
     layer = size * (width + 4 * stack.intermediate) + 4 * 2 * stack.hidden
     if not config.model.gradient_checkpointing:
@@ -149,12 +159,12 @@ def activation_bytes(stack: Stack, tokens: int, config: Config, *, is_vision: bo
 
 
 def longest_row(config: Config) -> int:
-    """Tokens of the longest prompt with one response: the smallest thing that a micro-batch can hold."""
+    """Tokens of the longest prompt with one response: the smallest possible micro-batch."""
     return config.rollout.max_prompt_tokens + config.rollout.max_tokens
 
 
 def micro_batch_tokens(config: Config) -> int:
-    """Tokens of the fullest micro-batch; a row that is longer than the budget goes alone."""
+    """Tokens of the fullest micro-batch; a row longer than the budget is a micro-batch of its own."""
     return max(config.train.micro_batch_tokens, longest_row(config))
 
 
@@ -165,7 +175,7 @@ def _image_tokens(config: Config, model: Architecture) -> int:
 
 
 def _buffer(config: Config) -> Item:
-    """The experience buffer, if every prompt ever seen kept G responses of full length as int32 ids."""
+    """The experience buffer, if every prompt seen keeps G responses of full length as int32 ids."""
     seen = config.train.steps * config.train.prompts_per_step
     prompts = min(seen, config.buffer.max_prompts or seen, config.data.size or seen)
     num_bytes = prompts * config.rollout.responses * config.rollout.max_tokens * 4
@@ -177,3 +187,107 @@ def _buffer(config: Config) -> Item:
 def _count(number: int) -> str:
     """`8.29B`, `1.6M`."""
     return f"{number / 1e9:.2f}B" if number >= 1e9 else f"{number / 1e6:.1f}M"
+
+
+@dataclass(frozen=True)
+class Change:
+    """One more setting, and the peak with it and all changes before it."""
+
+    setting: str
+    why: str
+    peak: int
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether it fits, and the shortest list of changes found that makes it fit."""
+
+    estimate: Estimate
+    device: Device
+    changes: tuple[Change, ...]
+    gpus_needed: int | None
+    """GPUs of this size for the verl engine, which shards over them; None: one device is enough."""
+
+    @property
+    def usable(self) -> int:
+        return int(MARGIN * self.device.total_bytes)
+
+    @property
+    def needed(self) -> int:
+        """On a machine without a GPU the buffer is in the same memory."""
+        return self.estimate.peak + (self.estimate.host if self.device.kind == "cpu" else 0)
+
+    @property
+    def fits(self) -> bool:
+        return self.needed <= self.usable
+
+    @property
+    def fits_with_changes(self) -> bool:
+        return bool(self.changes) and self.changes[-1].peak <= self.usable
+
+
+def judge(config: Config, model: Architecture, device: Device) -> Verdict:
+    """Estimate, compare, and look for the fewest changes that make it fit."""
+    first = Verdict(estimate(config, model), device, (), None)
+    if first.fits:
+        return first
+
+    def needed(settings: Iterable[str]) -> int:
+        return Verdict(estimate(apply_settings(config, settings), model), device, (), None).needed
+
+    chosen: dict[str, Candidate] = {}
+    best = first.needed
+    for candidate in _candidates(config):
+        trial = chosen | {candidate.path: candidate}
+        with_it = needed(c.setting for c in trial.values())
+        if with_it < best:
+            chosen, best = trial, with_it
+        if best <= first.usable:
+            break
+    if best <= first.usable:
+        for path in list(chosen):
+            others = {other: candidate for other, candidate in chosen.items() if other != path}
+            if needed(c.setting for c in others.values()) <= first.usable:
+                chosen = others
+    steps = list(chosen.values())
+    changes = (
+        Change(c.setting, c.why, needed(s.setting for s in steps[: i + 1])) for i, c in enumerate(steps)
+    )
+    return Verdict(first.estimate, device, tuple(changes), _gpus_needed(first.estimate, device))
+
+
+class Candidate(NamedTuple):
+    """A setting that saves memory."""
+
+    path: str
+    value: object
+    why: str
+
+    @property
+    def setting(self) -> str:
+        return f"{self.path}={self.value}"
+
+
+def _candidates(config: Config) -> Iterator[Candidate]:
+    """The cheapest changes first: they cost time, then precision, then what can be learned."""
+    yield Candidate("model.gradient_checkpointing", "true", "activations are recomputed in the backward pass")
+    budget = config.train.micro_batch_tokens
+    while budget > longest_row(config):
+        budget = max(budget // 2, longest_row(config))
+        yield Candidate("train.micro_batch_tokens", budget, "smaller micro-batches, the same gradient")
+    one_prompt = config.rollout.responses * longest_row(config)
+    yield Candidate("rollout.batch_tokens", one_prompt, "fewer prompts decoded at a time")
+    yield Candidate("model.dtype", "bfloat16", "half the weights and activations")
+    yield Candidate("model.freeze_vision", "true", "no gradients and optimizer for the vision tower")
+    yield Candidate("model.lora_rank", LORA_RANK, "low-rank adapters instead of all weights")
+
+
+def _gpus_needed(found: Estimate, device: Device) -> int:
+    """Weights, optimizer and gradients are sharded; the rest of the update is held by each GPU."""
+    size = device.total_bytes if device.kind == "cuda" else USUAL_GPU.total_bytes
+    gradients = sum(item.num_bytes for item in found.items if item.name == "gradients")
+    sharded = found.total("always") + gradients
+    room = MARGIN * size - (max(found.total("update") - gradients, found.total("rollout")))
+    # At least a tenth of the GPU is left for the shards: verl splits micro-batches further.
+    fewest = max(2, math.ceil(sharded / max(room, 0.1 * size)))
+    return 2 ** math.ceil(math.log2(fewest))

@@ -13,32 +13,17 @@ from typing import Literal, Protocol
 
 from torch import Tensor
 
-from pivot.evaluate.sampling import Sampler
-from pivot.method import Batch, Method
+from pivot.method import Batch
 from pivot.models.corruption import Corruptor
 from pivot.models.encoding import PromptEncoder
 from pivot.models.policy import ResponseStatistics
 from pivot.models.rows import PromptWithResponses
-from pivot.sampling import Sampling
+from pivot.sampling import Sampler, SampleRequest
 from pivot.types import PreparedPrompt, Prompt, Response
 
 View = Literal["clean", "corrupted", "both"]
 MAXIMA = ("ratio_max",)
 """Terms of the loss whose maximum is taken over micro-batches; the others are summed."""
-
-
-@dataclass(frozen=True)
-class SampleRequest:
-    """What to sample for each prompt."""
-
-    num_samples: int
-    sampling: Sampling
-    key: tuple[object, ...]
-    """Seeds the draws together with the prompt's id and the sample's number, whoever draws them."""
-    blank: bool = False
-    """Show grey images of the same size instead."""
-    batch_tokens: int = 65536
-    """Tokens decoded at once; the engine sets it."""
 
 
 @dataclass(frozen=True)
@@ -140,8 +125,3 @@ def add_terms(total: dict[str, float], values: Mapping[str, Tensor]) -> None:
     """Add the terms of a micro-batch to those of its minibatch, a defaultdict."""
     for name, value in values.items():
         total[name] = max(total[name], float(value)) if name in MAXIMA else total[name] + float(value)
-
-
-def needs_exact_entropy(method: Method) -> bool:
-    """Whether the loss needs the full-vocabulary entropy of the forward pass."""
-    return method.entropy_coef != 0 and method.entropy_form == "exact"

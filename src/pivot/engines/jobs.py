@@ -16,7 +16,7 @@ from torch import Tensor
 
 from pivot.engines.base import ScoreRequest, View
 from pivot.engines.packing import MicroBatch, Packing, Part, row_indices, select
-from pivot.method import Batch, ObjectiveTotals
+from pivot.method import Batch, Totals
 from pivot.models.policy import Layout, ResponseStatistics
 from pivot.models.rows import PromptWithResponses
 from pivot.types import Prompt
@@ -56,7 +56,7 @@ class UpdateJob:
     """One optimizer step on some rows of a minibatch."""
 
     pieces: tuple[Piece, ...]
-    totals: ObjectiveTotals
+    totals: Totals
     """Of the whole minibatch, over all ranks."""
     lr: float
     images: bool
@@ -107,7 +107,7 @@ def score_jobs(request: ScoreRequest, packing: Packing, num_ranks: int) -> list[
 def update_jobs(
     units: Sequence[PromptWithResponses],
     batch: Batch,
-    totals: ObjectiveTotals,
+    totals: Totals,
     lr: float,
     packing: Packing,
     num_ranks: int,

@@ -13,12 +13,10 @@ import torch
 from pivot.config import Config
 from pivot.engines.ahead import ScoreAhead
 from pivot.engines.base import (
-    SampleRequest,
     ScoreRequest,
     Skipped,
     Update,
     add_terms,
-    needs_exact_entropy,
 )
 from pivot.engines.memory import within_memory
 from pivot.engines.optimizer import MasterAdamW
@@ -26,14 +24,13 @@ from pivot.engines.packing import MicroBatch, row_indices, select
 from pivot.engines.scoring import Scorer
 from pivot.engines.settings import corruption_of, logprob_temperature, model_options, packing_of
 from pivot.engines.tensor_file import load_tensors, save_tensors
-from pivot.evaluate.sampling import PolicySampler
 from pivot.method import Batch, count_totals, objective
 from pivot.models.corruption import Corruptor
 from pivot.models.encoding import EncodedPrompt
 from pivot.models.loading import load_policy, save_policy
 from pivot.models.policy import Policy, ResponseStatistics
 from pivot.models.rows import PromptWithResponses
-from pivot.sampling import plan_batches, sample_responses
+from pivot.sampling import NativeSampler, SampleRequest, plan_batches, sample_responses
 from pivot.types import PreparedPrompt, Prompt, Response
 
 SMALL_MODEL = 5_000_000
@@ -51,7 +48,7 @@ class LocalEngine:
         self.policy, self.method = policy, config.method
         self.encoder = policy.encoder
         self.corruptor = Corruptor(policy.encoder, corruption_of(config), config.train.seed)
-        self.packing = packing_of(config)
+        self.packing = packing_of(config, policy.family)
         self.batch_tokens = config.rollout.batch_tokens
         """Prompt and response tokens decoded at once."""
         self.optimizer = build_optimizer(config, policy)
@@ -131,8 +128,8 @@ class LocalEngine:
         self.batch_tokens = min(self.batch_tokens, need * most) // 2
         return True
 
-    def evaluation_sampler(self) -> PolicySampler:
-        return PolicySampler(self.policy)
+    def evaluation_sampler(self) -> NativeSampler:
+        return NativeSampler(self.policy)
 
     # Scoring -----------------------------------------------------------------------------------------------
 
@@ -198,7 +195,7 @@ class LocalEngine:
     def _forward(self, units: Sequence[PromptWithResponses], micro: MicroBatch, batch: Batch) -> Batch:
         chosen = select(units, micro)
         features = self.policy.features([_encoded(unit.prompt) for unit in chosen])
-        exact = needs_exact_entropy(self.method)
+        exact = self.method.needs_entropy
         found = self.policy.score(chosen, features, layout=micro.layout, with_entropy=exact)
         rows = batch.select(row_indices(units, micro))
         return rows.with_forward(found.logprobs_BT, found.entropy_BT)

@@ -15,16 +15,16 @@ from typing import Protocol
 
 from pivot.config import Config
 from pivot.data.images import ImageError, open_rgb
-from pivot.engines.base import MAXIMA, SampleRequest, ScoreRequest, Skipped, Update
+from pivot.engines.base import MAXIMA, ScoreRequest, Skipped, Update
 from pivot.engines.jobs import Ranks, RankUpdate, score_jobs, update_jobs
 from pivot.engines.scoring import RowStatistics
 from pivot.engines.settings import corruption_of, packing_of
-from pivot.evaluate.sampling import Draws
 from pivot.method import Batch, count_totals
 from pivot.models.corruption import Corruptor
 from pivot.models.encoding import PromptEncoder, UnreadablePrompt
 from pivot.models.policy import ResponseStatistics
 from pivot.models.rows import PromptWithResponses
+from pivot.sampling import SampleRequest
 from pivot.types import PreparedPrompt, Prompt, Response
 
 
@@ -66,7 +66,7 @@ class RanksEngine:
         self.name, self.method = name, config.method
         self.encoder, self.ranks, self.rollouts = encoder, ranks, rollouts
         self.corruptor = Corruptor(encoder, corruption_of(config), config.train.seed)
-        self.packing = packing_of(config)
+        self.packing = packing_of(config, encoder.family)
         self._batch_tokens = config.rollout.batch_tokens
         self._measured: dict[str, MeasuredPrompt] = {}
         self._version = 0
@@ -160,13 +160,13 @@ class RanksEngine:
 
 @dataclass(frozen=True)
 class ReplicaSampler:
-    """`evaluate.Sampler` over the replicas."""
+    """`sampling.Sampler` over the replicas."""
 
     engine: RanksEngine
 
-    def sample(self, prompts: Sequence[Prompt], draws: Draws) -> Iterator[tuple[int, list[Response]]]:
-        key = (draws.seed, "evaluation")
-        request = SampleRequest(draws.num_samples, draws.sampling, key, blank=draws.blank)
+    def sample(
+        self, prompts: Sequence[Prompt], request: SampleRequest
+    ) -> Iterator[tuple[int, list[Response]]]:
         return self.engine.draw(prompts, request)
 
     def close(self) -> None: ...

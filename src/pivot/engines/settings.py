@@ -6,7 +6,9 @@ import dataclasses
 
 from pivot.config import Config
 from pivot.engines.packing import Packing
+from pivot.errors import UserError
 from pivot.models.corruption import Corruption
+from pivot.models.family import Family
 from pivot.models.loading import ModelOptions
 
 
@@ -20,17 +22,21 @@ def logprob_temperature(config: Config) -> float:
     return config.rollout.temperature if chosen is None else chosen
 
 
-def packing_of(config: Config) -> Packing:
-    """Trees where the attention can share prefixes; other kernels get plain rows."""
+def packing_of(config: Config, family: Family) -> Packing:
+    """Trees where the model can share prefixes; otherwise one row per response."""
     train = config.train
-    fitting = "tree" if config.model.attention == "sdpa" else "repeated"
+    fitting = family.layout(config.model.attention)
+    if train.layout == "tree" and fitting != "tree":
+        raise UserError(
+            "train.layout=tree is not possible with this model; use train.layout=repeated or auto"
+        )
     layout = fitting if train.layout == "auto" else train.layout
     return Packing(layout, train.micro_batch_tokens, train.halve_on_oom)
 
 
 def corruption_of(config: Config) -> Corruption:
     """The image corruption of a run; the method decides what the `corruption` section leaves open."""
-    chosen, method = config.corruption, config.method
-    raw = method.corrupt_raw_image if chosen.raw is None else chosen.raw
-    probability = method.corrupt_probability if chosen.probability is None else chosen.probability
+    chosen, own = config.corruption, config.method.corruption
+    raw = own.corrupt_raw_image if chosen.raw is None else chosen.raw
+    probability = own.corrupt_probability if chosen.probability is None else chosen.probability
     return Corruption(chosen.kind, probability, chosen.sigma, raw)

@@ -1,1 +1,1 @@
-"""Benchmarks (one small file each), how their answers are matched, and the scores over graded samples."""
+"""Benchmarks, how their answers are graded, and the scores of models on them."""

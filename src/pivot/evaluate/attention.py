@@ -1,8 +1,8 @@
-"""How much attention response tokens give to image tokens, layer by layer (App. D.3).
+"""How much attention response tokens pay to image tokens, layer by layer (App. D.3).
 
-The attention weights of all layers at once are [layers, heads, L, L]: 118 GB in float32 for 6,144 tokens of a 7B model.
-Here every layer runs its usual fused attention, and beside it the weights of the response's queries are computed a
-few at a time and summed over the image's keys at once. Nothing larger than [heads, chunk, L] exists.
+The attention weights of all layers are [layers, heads, L, L]: 118 GB in float32 for 6,144 tokens of a 7B model. Here
+every layer runs its usual fused attention; in addition, the weights of the response's queries are computed a few at a
+time and summed over the image's keys. No tensor is larger than [heads, chunk, L].
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from torch import Tensor, nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from pivot.errors import UserError
-from pivot.models.encoding import EncodedPrompt
+from pivot.models.family import EncodedPrompt
 from pivot.models.policy import Policy
-from pivot.models.rows import PromptWithResponses
+from pivot.models.rows import PromptWithResponses, repeated_rows
 from pivot.sampling import Sampling, sample_responses
 from pivot.types import Prompt
 
 CHUNK_QUERIES = 128
-"""Response tokens whose weights exist at the same time: 88 MB a tensor for 28 heads and 6,144 keys."""
+"""Response tokens whose weights are computed together: 88 MB per tensor for 28 heads and 6,144 keys."""
 BOOTSTRAP_DRAWS = 2000
 _PROMPTS_AT_ONCE = 64
 _INTERFACE = "pivot_image_mass"
@@ -32,7 +32,7 @@ _INTERFACE = "pivot_image_mass"
 
 @dataclass(frozen=True)
 class ImageAttention:
-    """The attention mass on image tokens of one model's own responses.
+    """Attention mass on image tokens, of one model's own responses.
 
     Example:
         ImageAttention("tiny", ("angle/test/0",), np.array([[0.09, 0.08, 0.11]]), np.array([41.0]))
@@ -41,19 +41,19 @@ class ImageAttention:
     model: str
     prompt_ids: tuple[str, ...]
     mass_PN: np.ndarray
-    """[prompts, layers]: mean over heads, over the tokens of a response and over a prompt's responses."""
+    """[prompts, layers]: mean over heads, response tokens and the responses of a prompt."""
     num_tokens_P: np.ndarray
-    """Mean length of a prompt's responses: the longer one is, the more text there is to look at instead."""
+    """Mean length of a prompt's responses: longer responses have more text to attend to."""
     image_limits: tuple[int, int] | None = None
-    """Smallest and largest image area, in pixels: larger images have more tokens to look at."""
+    """Smallest and largest image area, in pixels: larger images have more tokens to attend to."""
 
     @property
     def mean_N(self) -> np.ndarray:
-        """Mean over prompts, a number a layer."""
+        """Mean over prompts, per layer."""
         return self.mass_PN.mean(axis=0)
 
     def interval(self, level: float = 0.95, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-        """Lower and upper end of a percentile bootstrap over prompts, each [layers]."""
+        """Lower and upper end of a percentile bootstrap interval over prompts, each [layers]."""
         generator = np.random.default_rng(seed)
         num_prompts = len(self.mass_PN)
         drawn = generator.integers(num_prompts, size=(BOOTSTRAP_DRAWS, num_prompts))
@@ -71,9 +71,9 @@ def measure(
     sampling: Sampling | None = None,
     seed: int = 0,
 ) -> ImageAttention:
-    """Sample the model's own responses to prompts with images, and look where they look."""
+    """Sample the model's own responses to prompts with images, and measure their attention."""
     if not prompts or not all(prompt.images for prompt in prompts):
-        raise UserError("attention to image tokens needs prompts with images: leave out those without.")
+        raise UserError("attention to image tokens needs prompts with images; leave out those without.")
     sampling = sampling or Sampling()
     mass_P: list[Tensor] = []
     num_tokens_P: list[float] = []
@@ -95,32 +95,28 @@ def response_mass(policy: Policy, unit: PromptWithResponses, *, chunk_queries: i
     """Attention mass of each response's tokens on the prompt's image tokens, [responses, layers] on the CPU.
 
     mass = mean over heads and response tokens of the sum of softmax weights over image tokens; 0 without images.
-    Responses go through the model one by one, in rows without padding.
+    Responses are run one by one, without padding.
     """
     return torch.stack([_one_response(policy, unit.prompt, y, chunk_queries) for y in unit.responses])
 
 
 def _one_response(policy: Policy, prompt: EncodedPrompt, response_T: Tensor, chunk_queries: int) -> Tensor:
     assert len(response_T) > 0, "a response has at least one token"
-    ids_1L = torch.cat([prompt.input_ids_L, response_T])[None].to(policy.device)
-    following = prompt.next_position + torch.arange(len(response_T)).expand(3, -1)
-    position_ids_31L = torch.cat([prompt.position_ids_3L, following], dim=1)[:, None].to(policy.device)
-    inputs = policy.embed(ids_1L, policy.features([prompt]))
-    is_image_L = ids_1L[0] == policy.encoder.image_token_id
+    rows = repeated_rows([PromptWithResponses(prompt, [response_T])], policy.pad_id).to(policy.device)
+    is_image_L = rows.input_ids_RL[0] == policy.family.image_token_id
     watcher = _MassWatcher(is_image_L, len(prompt), chunk_queries)
     with _watching(policy, watcher):
-        # Without a mask the rows are causal, which sdpa does without a [L, L] tensor.
-        policy.hidden(inputs, position_ids_31L, None)
+        policy.predictors(rows, policy.features([prompt]))
     return torch.stack(watcher.mass)
 
 
 class _MassWatcher:
-    """An attention function that gives sdpa's result and keeps the mass of one row's response on its images."""
+    """An attention function that returns sdpa's result and records the mass of one row's response on its images."""
 
     def __init__(self, is_image_L: Tensor, first_query: int, chunk_queries: int) -> None:
         self.is_image_L, self.first_query, self.chunk_queries = is_image_L, first_query, chunk_queries
         self.mass: list[Tensor] = []
-        """Mean over heads and response tokens, a number a layer in the order in which they run."""
+        """Mean over heads and response tokens, per layer."""
 
     def __call__(
         self,
@@ -132,7 +128,7 @@ class _MassWatcher:
         scaling: float,
         **options: object,
     ) -> tuple[Tensor, Tensor | None]:
-        """query [1, heads, L, d]; key and value [1, key heads, L, d], each shared by some query heads."""
+        """query [1, heads, L, d]; key and value [1, key heads, L, d], each shared by several query heads."""
         self.mass.append(self._mean_mass(query[0], key[0], scaling))
         usual = ALL_ATTENTION_FUNCTIONS["sdpa"]
         return usual(module, query, key, value, attention_mask, scaling=scaling, **options)
@@ -153,8 +149,8 @@ class _MassWatcher:
 
 @contextmanager
 def _watching(policy: Policy, watcher: _MassWatcher) -> Iterator[None]:
-    """The language model's layers call the watcher; afterwards all is as it was."""
-    config = policy.model.model.language_model.config
+    """Within the block the language model's layers call the watcher."""
+    config = policy.family.text_model(policy.model).config
     before = config._attn_implementation
     ALL_ATTENTION_FUNCTIONS[_INTERFACE] = watcher
     config._attn_implementation = _INTERFACE

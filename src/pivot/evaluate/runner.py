@@ -1,27 +1,35 @@
-"""One model on one set: what is already there is read, the rest is drawn and graded, and all of it is scored."""
+"""Evaluate one model on one set: read the samples on disk, draw and grade the missing ones, score them all."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import hashlib
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pivot.evaluate.samples_file import SamplesFile
-from pivot.evaluate.sampling import Sampler, graded_samples
-from pivot.evaluate.scoring import Graded, score
+from pivot.data.images import ReadableImage
+from pivot.durable import append_bytes, write_bytes
+from pivot.errors import UserError
+from pivot.evaluate.sampling import GradedPrompt, graded_samples
+from pivot.evaluate.scoring import from_rows, sample_rows, summarise
 from pivot.evaluate.sets import EvaluationSet
 from pivot.evaluate.settings import EvaluationSettings, recorded
 from pivot.evaluate.target import Target
+from pivot.jsonl import encode_row, read_lines
 from pivot.rewards.judge import Judge
+from pivot.sampling import Sampler
 from pivot.types import Prompt
 
+HEADER = "identity"
 Track = Callable[[Iterable[Any], str, int, int], Iterable[Any]]
-"""(items, description, done before, total) -> the items, shown as they are taken."""
+"""(items, description, number already done, total) -> the same items, with their progress displayed."""
 
 
 def identity(target: Target, set_name: str, settings: EvaluationSettings) -> dict[str, Any]:
-    """Everything that a sample's text and grade depend on; equal identities may share a file."""
+    """Everything that a sample's text and grade depend on; only equal identities share a file."""
     return {"version": 1, "set": set_name, "model": target.fingerprint, **recorded(settings)}
 
 
@@ -36,46 +44,96 @@ class Evaluator:
 
     target: Target
     open_sampler: Callable[[], Sampler]
-    """Called only when something is left to draw: a finished evaluation needs no model."""
+    """Called only if samples are missing: a finished evaluation needs no model."""
     judge: Judge
     out: Path
     track: Track
 
     def evaluate(self, chosen: EvaluationSet, settings: EvaluationSettings) -> dict[str, Any]:
         """An entry of scores.json."""
-        blank = settings.draws.blank
+        blank = settings.request.blank
         name = f"{chosen.name}-blank" if blank else chosen.name
         file = SamplesFile(self.out, name, identity(self.target, chosen.name, settings))
         samples = file.finished(chosen.prompts)
         missing = [prompt for prompt in chosen.prompts if prompt.id not in samples]
         if missing:
             note = f"{self.target.title} on {chosen.name}{' (blank images)' if blank else ''}"
-            drawn = graded_samples(self.open_sampler(), missing, self.judge, settings.draws)
-            for graded in self.track(drawn, note, len(samples), len(chosen.prompts)):
-                samples[graded.prompt.id] = file.append(graded)
-        return {
-            "name": chosen.name,
-            "when": self.target.when,
-            "model": self.target.name,
-            "blank": blank,
-            **summarise_samples(chosen.name, chosen.prompts, samples),
-            "settings": file.identity,
-            "file": file.path.name,
-        }
+            drawn = graded_samples(self.open_sampler(), missing, self.judge, settings.request)
+            for found in self.track(drawn, note, len(samples), len(chosen.prompts)):
+                samples[found.prompt.id] = file.append(found)
+        graded = [from_rows(prompt, samples[prompt.id]) for prompt in chosen.prompts]
+        labels = {"name": chosen.name, "when": self.target.when, "model": self.target.name, "blank": blank}
+        entry = summarise(graded, chosen.metrics, **labels)
+        return entry | {"settings": file.identity, "file": file.path.name}
 
 
-def summarise_samples(
-    name: str, prompts: Sequence[Prompt], samples: dict[str, list[dict[str, Any]]]
-) -> dict[str, Any]:
-    """Scores of a set from the lines of its samples, whatever process drew them."""
-    graded = [
-        Graded(p.id, tuple(bool(line["correct"]) for line in samples[p.id]), p.task, p.columns)
-        for p in prompts
-    ]
-    lines = [line for p in prompts for line in samples[p.id]]
-    return {
-        **score(name, graded),
-        "format": sum(line["format"] for line in lines) / len(lines),
-        "length": sum(line["tokens"] for line in lines) / len(lines),
-        "truncated": sum(line["truncated"] for line in lines) / len(lines),
-    }
+class SamplesFile:
+    """The graded samples of one evaluation: a first line with its identity, then one line per sample.
+
+    The file's name holds a digest of the identity (model, set, settings), so samples of different models or settings
+    never mix. Each line holds a digest of its prompt, so samples of a row that has changed are drawn again. Finished
+    prompts survive a crash.
+
+    Example:
+        file = SamplesFile(Path("eval"), "geometry3k", {"model": "9f2c...", "samples": 8, "seed": 0})
+        done = file.finished(prompts)
+    """
+
+    def __init__(self, folder: Path, name: str, identity: Mapping[str, Any]) -> None:
+        self.identity = dict(identity)
+        self.num_samples = int(identity["samples"])
+        digest = hashlib.sha256(json.dumps(self.identity, sort_keys=True).encode()).hexdigest()[:12]
+        self.path = folder / f"{name.replace('/', '--')}.{digest}.jsonl"
+        self._digests: dict[str, str] = {}
+        folder.mkdir(parents=True, exist_ok=True)
+        self._open()
+
+    def _open(self) -> None:
+        """Start the file, or check its identity and remove an incomplete last line."""
+        lines = list(read_lines(self.path))
+        if not lines:
+            write_bytes(self.path, encode_row({HEADER: self.identity}))
+            return
+        if lines[0].row.get(HEADER) != self.identity:
+            raise UserError(
+                f"the first line of {self.path} does not match the settings in its name; move the file away and "
+                "evaluate again."
+            )
+        whole = b"".join(line.raw for line in lines)
+        if len(whole) != self.path.stat().st_size:
+            write_bytes(self.path, whole)
+
+    def finished(self, prompts: Iterable[Prompt]) -> dict[str, list[dict[str, Any]]]:
+        """Prompt id -> its samples in order, for prompts whose samples are all there."""
+        found: dict[tuple[str, str], dict[int, dict[str, Any]]] = defaultdict(dict)
+        for line in read_lines(self.path):
+            if HEADER not in line.row:
+                found[line.row["id"], line.row["prompt"]][line.row["sample"]] = line.row
+        done = {}
+        for prompt in prompts:
+            samples = found.get((prompt.id, self._digest(prompt)), {})
+            if set(samples) >= set(range(self.num_samples)):
+                done[prompt.id] = [samples[i] for i in range(self.num_samples)]
+        return done
+
+    def append(self, graded: GradedPrompt) -> list[dict[str, Any]]:
+        """Write all samples of a prompt at once; returns the rows."""
+        prompt = {"id": graded.prompt.id, "prompt": self._digest(graded.prompt)}
+        rows = [{**prompt, "sample": i, **row} for i, row in enumerate(sample_rows(graded))]
+        append_bytes(self.path, b"".join(map(encode_row, rows)))
+        return rows
+
+    def _digest(self, prompt: Prompt) -> str:
+        if prompt.id not in self._digests:
+            self._digests[prompt.id] = prompt_digest(prompt)
+        return self._digests[prompt.id]
+
+
+def prompt_digest(prompt: Prompt) -> str:
+    """Identifies what the model sees and how it is graded: text, image contents, answer and matching rules."""
+    rules = {name: prompt.columns.get(name) for name in ("matching", "choices", "accepted")}
+    parts = [prompt.question, prompt.answer, len(prompt.images), rules]
+    digest = hashlib.sha256(json.dumps(parts).encode())
+    for source in prompt.images:
+        digest.update(source.read() if isinstance(source, ReadableImage) else source.open().tobytes())
+    return digest.hexdigest()[:16]

@@ -1,24 +1,28 @@
-"""Scores over graded samples: accuracy@k, pass@k, categories, intervals, metrics of single benchmarks."""
+"""Scores of graded samples: accuracy@k with its interval, pass@k, categories; and the file scores.json."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pivot.durable import write_json
 from pivot.errors import UserError
+from pivot.types import Prompt
 
-HALF_POINT = 0.5
-"""What We-Math's score gives for steps that are right when the whole problem is wrong."""
+if TYPE_CHECKING:
+    from pivot.evaluate.sampling import GradedPrompt
 
 
 @dataclass(frozen=True)
 class Graded:
-    """One prompt and whether each of its k samples is correct.
+    """One prompt and how each of its k samples was graded.
 
     Example:
         Graded("we-math/testmini/2steps_122/2steps_1", (True, False), "one-step", {"ID": "2steps_122", ...})
@@ -28,12 +32,86 @@ class Graded:
     correct: tuple[bool, ...]
     category: str = ""
     columns: Mapping[str, Any] = field(default_factory=dict)
-    """The row's own columns; the benchmarks' own metrics group by them."""
+    """The row's own columns, by which a benchmark's own metrics group."""
+    format: tuple[float, ...] = ()
+    """The format reward of each sample."""
+    length: tuple[int, ...] = ()
+    """Tokens of each sample."""
+    truncated: tuple[bool, ...] = ()
 
     @property
     def accuracy(self) -> float:
         """The share of correct samples: this prompt's accuracy@k."""
         return sum(self.correct) / len(self.correct)
+
+
+def as_graded(found: Sequence[GradedPrompt]) -> list[Graded]:
+    """Graded responses as the scores need them."""
+    return [from_rows(item.prompt, sample_rows(item)) for item in found]
+
+
+def from_rows(prompt: Prompt, rows: Sequence[Mapping[str, Any]]) -> Graded:
+    """A prompt and its samples as `sample_rows` writes them."""
+    return Graded(
+        prompt.id,
+        tuple(bool(row["correct"]) for row in rows),
+        prompt.task,
+        prompt.columns,
+        tuple(row["format"] for row in rows),
+        tuple(row["tokens"] for row in rows),
+        tuple(row["truncated"] for row in rows),
+    )
+
+
+def sample_rows(graded: GradedPrompt) -> list[dict[str, Any]]:
+    """One row per graded sample of a prompt."""
+    return [
+        {
+            "correct": response.reward.correct,
+            "format": response.reward.format,
+            "reason": str(response.reward.reason),
+            "extracted": response.reward.extracted,
+            "answer": graded.prompt.answer,
+            "tokens": len(response),
+            "truncated": response.truncated,
+            "text": response.text,
+        }
+        for response in graded.responses
+        if response.reward is not None
+    ]
+
+
+def summarise(
+    graded: Sequence[Graded],
+    metrics: Callable[[Sequence[Graded]], dict[str, float]] | None = None,
+    **labels: Any,
+) -> dict[str, Any]:
+    """An entry of scores.json: `labels`, then the scores; docs/run_folder.md describes it.
+
+    `metrics` computes a benchmark's own metrics; if the rows do not allow it, `metrics_note` says why.
+    """
+    if not graded:
+        raise UserError(f"{labels.get('name', 'the set')} has no graded sample: evaluate it first.")
+    num_samples = min(len(prompt.correct) for prompt in graded)
+    powers = {2**i for i in range(num_samples.bit_length()) if 2**i <= num_samples}
+    entry = {
+        **labels,
+        "samples": num_samples,
+        "prompts": len(graded),
+        "accuracy": accuracy(graded),
+        "interval": list(bootstrap_interval(graded)),
+        "pass_at_k": {str(k): mean_pass_at_k(graded, k) for k in sorted(powers | {num_samples})},
+        "categories": by_category(graded),
+    }
+    for name in ("format", "length", "truncated"):
+        values = [value for prompt in graded for value in getattr(prompt, name)]
+        entry |= {name: sum(values) / len(values)} if values else {}
+    if metrics is not None:
+        try:
+            entry["metrics"] = metrics(graded)
+        except UserError as incomplete:
+            entry["metrics_note"] = str(incomplete)
+    return entry
 
 
 def accuracy(graded: Sequence[Graded]) -> float:
@@ -42,22 +120,23 @@ def accuracy(graded: Sequence[Graded]) -> float:
 
 
 def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
-    """The unbiased estimate that one of k samples is correct: 1 - C(n - c, k) / C(n, k)."""
+    """The unbiased estimate of the chance that one of k samples is correct: 1 - C(n - c, k) / C(n, k)."""
     if not 1 <= k <= num_samples:
-        raise ValueError(f"k is {k}; it must lie between 1 and num_samples = {num_samples}")
+        raise ValueError(f"k is {k}; it must be between 1 and num_samples = {num_samples}")
     return 1.0 - math.comb(num_samples - num_correct, k) / math.comb(num_samples, k)
 
 
 def mean_pass_at_k(graded: Sequence[Graded], k: int) -> float:
+    """pass@k, mean over prompts."""
     return float(np.mean([pass_at_k(len(g.correct), sum(g.correct), k) for g in graded]))
 
 
 def bootstrap_interval(
     graded: Sequence[Graded], level: float = 0.95, draws: int = 2000, seed: int = 0
 ) -> tuple[float, float]:
-    """A percentile interval of the accuracy, by drawing prompts (not samples) with replacement.
+    """A percentile interval of the accuracy, by resampling prompts (not samples) with replacement.
 
-    The samples of one prompt are not independent of each other, so the prompt is the unit.
+    Samples of one prompt are not independent of each other, so the prompt is the unit.
     """
     accuracies_P = np.array([prompt.accuracy for prompt in graded])
     generator = np.random.default_rng(seed)
@@ -69,7 +148,7 @@ def bootstrap_interval(
 
 
 def by_category(graded: Iterable[Graded]) -> dict[str, dict[str, float]]:
-    """Category -> accuracy and number of prompts, in the order of first appearance."""
+    """Category -> accuracy and number of prompts, in order of first appearance."""
     groups: dict[str, list[Graded]] = defaultdict(list)
     for prompt in graded:
         if prompt.category:
@@ -77,120 +156,23 @@ def by_category(graded: Iterable[Graded]) -> dict[str, dict[str, float]]:
     return {name: {"accuracy": accuracy(group), "prompts": len(group)} for name, group in groups.items()}
 
 
-def hallusionbench(graded: Sequence[Graded]) -> dict[str, float]:
-    """aAcc by question, fAcc by figure and qAcc by question over its figures, averaged over the k samples.
-
-    A figure counts where all its questions are right, a question where it is right for every figure.
-    """
-    _need_columns(graded, ("category", "subcategory", "set_id", "figure_id", "question_id"))
-
-    def figure(columns: Mapping[str, Any]) -> Hashable:
-        return tuple(str(columns[name]) for name in ("category", "subcategory", "set_id", "figure_id"))
-
-    def question(columns: Mapping[str, Any]) -> Hashable:
-        return tuple(str(columns[name]) for name in ("category", "subcategory", "set_id", "question_id"))
-
-    with_figure = [g for g in graded if g.columns["category"] != "VS" or str(g.columns["figure_id"]) != "0"]
-    return {
-        "aAcc": accuracy(graded),
-        "fAcc": _all_correct(with_figure, figure),
-        "qAcc": _all_correct(graded, question),
-    }
-
-
-def _all_correct(graded: Sequence[Graded], key: Callable[[Mapping[str, Any]], Hashable]) -> float:
-    """The share of groups in which everything is correct, averaged over the samples' positions."""
-    groups: dict[Hashable, list[tuple[bool, ...]]] = defaultdict(list)
-    for prompt in graded:
-        groups[key(prompt.columns)].append(prompt.correct)
-    shares = [np.mean([all(rows) for rows in zip(*group, strict=True)]) for group in groups.values()]
-    return float(np.mean(shares))
-
-
-def we_math(graded: Sequence[Graded]) -> dict[str, float]:
-    """We-Math's four-dimensional metric, averaged over the k samples.
-
-    A problem's steps and its whole (`..._multi`) are either
-        IK insufficient knowledge       a step wrong, the whole wrong
-        IG inadequate generalisation    all steps right, the whole wrong
-        CM complete mastery             steps right, the whole right
-        RM rote memorisation            steps wrong, the whole right
-    where CM asks for all steps (strict) or at least one (loose), RM for a wrong step or for all wrong. IK, IG
-    and CM are shares of all problems, RM of CM + RM; score = (CM + IG/2) / problems. Problems of which a row
-    is missing cannot be counted: `incomplete` says how many.
-    """
-    _need_columns(graded, ("ID", "key"))
-    problems: dict[str, dict[str, tuple[bool, ...]]] = defaultdict(dict)
-    for prompt in graded:
-        problems[str(prompt.columns["ID"])][str(prompt.columns["key"])] = prompt.correct
-    whole = {name: rows for name, rows in problems.items() if _is_whole(rows)}
-    if not whole:
-        raise UserError(
-            "We-Math's metric needs all rows of a problem, and no problem is complete: score the full set."
-        )
-    samples = [_four_dimensions(whole.values(), i) for i in range(min(len(g.correct) for g in graded))]
-    scores = {name: float(np.mean([sample[name] for sample in samples])) for name in samples[0]}
-    return {**scores, "problems": len(whole), "incomplete": len(problems) - len(whole)}
-
-
-def _is_whole(rows: Mapping[str, tuple[bool, ...]]) -> bool:
-    steps = 2 if any(key.startswith("2steps") for key in rows) else 3
-    return set(rows) == {f"{steps}steps_{i + 1}" for i in range(steps)} | {f"{steps}steps_multi"}
-
-
-def _four_dimensions(problems: Iterable[Mapping[str, tuple[bool, ...]]], sample: int) -> dict[str, float]:
-    counts: dict[str, int] = dict.fromkeys(("IK", "IG", "CM_strict", "CM_loose", "RM_strict", "RM_loose"), 0)
-    total = 0
-    for rows in problems:
-        total += 1
-        multi = next(correct[sample] for key, correct in rows.items() if key.endswith("_multi"))
-        steps = [correct[sample] for key, correct in rows.items() if not key.endswith("_multi")]
-        if multi:
-            counts["CM_strict" if all(steps) else "RM_strict"] += 1
-            counts["CM_loose" if any(steps) else "RM_loose"] += 1
-        else:
-            counts["IG" if all(steps) else "IK"] += 1
-    scores = {name: counts[name] / total for name in ("IK", "IG")}
-    for kind in ("strict", "loose"):
-        mastered, memorised = counts[f"CM_{kind}"], counts[f"RM_{kind}"]
-        scores[f"CM_{kind}"] = mastered / total
-        scores[f"RM_{kind}"] = memorised / (mastered + memorised) if mastered + memorised else 0.0
-        scores[f"score_{kind}"] = (mastered + HALF_POINT * counts["IG"]) / total
-    return scores
-
-
-def _need_columns(graded: Sequence[Graded], names: tuple[str, ...]) -> None:
+def need_columns(graded: Sequence[Graded], names: tuple[str, ...]) -> None:
+    """Raise a UserError if rows lack the columns that a benchmark's own metrics group by."""
     missing = [name for name in names if any(name not in prompt.columns for prompt in graded)]
     if missing:
         raise UserError(
-            f"the rows lack {', '.join(missing)}: score the set from its own source, not from a bundle."
+            f"the rows lack {', '.join(missing)}: evaluate the benchmark from its own source, not from a bundle."
         )
 
 
-OWN_METRICS: dict[str, Callable[[Sequence[Graded]], dict[str, float]]] = {
-    "hallusionbench": hallusionbench,
-    "we-math": we_math,
-}
-"""Benchmark -> the metric of its own, beside the accuracy."""
+def add_scores(path: Path, entries: Sequence[dict[str, Any]]) -> None:
+    """Add entries to a scores.json; an entry replaces the one with the same name, `when` and `blank`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    known = json.loads(path.read_bytes()).get("evaluations", []) if path.exists() else []
+    new = {_key(entry) for entry in entries}
+    kept = [entry for entry in known if _key(entry) not in new]
+    write_json(path, {"version": 1, "evaluations": [*kept, *entries]})
 
 
-def score(benchmark: str, graded: Sequence[Graded], seed: int = 0) -> dict[str, Any]:
-    """One benchmark's part of `scores.json`; `metrics_note` says why its own metric is missing, if it is."""
-    if not graded:
-        raise UserError(f"{benchmark} has no graded sample: evaluate it first.")
-    num_samples = min(len(prompt.correct) for prompt in graded)
-    powers = [2**i for i in range(num_samples.bit_length()) if 2**i <= num_samples]
-    scores: dict[str, Any] = {
-        "samples": num_samples,
-        "prompts": len(graded),
-        "accuracy": accuracy(graded),
-        "interval": list(bootstrap_interval(graded, seed=seed)),
-        "pass_at_k": {str(k): mean_pass_at_k(graded, k) for k in sorted({*powers, num_samples})},
-        "categories": by_category(graded),
-    }
-    if benchmark in OWN_METRICS:
-        try:
-            scores["metrics"] = OWN_METRICS[benchmark](graded)
-        except UserError as incomplete:
-            scores["metrics_note"] = str(incomplete)
-    return scores
+def _key(entry: dict[str, Any]) -> tuple[Any, ...]:
+    return entry.get("name"), entry.get("when"), bool(entry.get("blank"))

@@ -1,31 +1,38 @@
-"""The sets that can be evaluated on: the benchmarks, your own files, and the procedural splits."""
+"""The sets to evaluate on: benchmarks, files of your own, and splits of the procedural tasks."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pivot.data import DataSet, DataSpec
-from pivot.data.finder import MISSING
+from pivot.data.images import MISSING
 from pivot.errors import UserError
 from pivot.evaluate import benchmarks
+from pivot.evaluate.scoring import Graded
 from pivot.tiny import procedural
 from pivot.types import Prompt
 
+MODULE_NAME = re.compile(r"[\w.]+:\w+")
+"""A benchmark in a module of your own: `my_package.my_module:MY_BENCHMARK`."""
 PROCEDURAL = {f"tiny-{split}": split for split in ("test", "ood", "validation")}
-"""Name -> the procedural split behind it."""
+"""Name -> its procedural split."""
 PROCEDURAL_SIZE = 200
-"""Prompts of a procedural split unless a limit says otherwise: as many as a run's own table has."""
+"""Prompts of a procedural split unless a limit is given."""
 
 
 @dataclass(frozen=True)
 class EvaluationSet:
-    """Prompts to evaluate on, and what a reader of the score should know."""
+    """Prompts to evaluate on."""
 
     name: str
     prompts: list[Prompt]
     notes: tuple[str, ...] = ()
+    """Warnings for whoever reads the score."""
+    metrics: Callable[[Sequence[Graded]], dict[str, float]] | None = None
+    """The benchmark's own metrics."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +47,7 @@ class SetOptions:
 
 
 def expand(names: Sequence[str]) -> list[str]:
-    """Each name once, in order; a group (`paper`, `paper-9`, `ood`) stands for its benchmarks.
+    """Each name once, in order; a group (`paper`, `paper-9`, `ood`) is replaced by its benchmarks.
 
     Example:
         expand(["ood", "tiny-test"])[-2:] == ["realworldqa", "tiny-test"]
@@ -49,7 +56,7 @@ def expand(names: Sequence[str]) -> list[str]:
 
 
 def load_sets(names: Sequence[str], options: SetOptions) -> list[EvaluationSet]:
-    """All sets, or one sentence about the first that cannot be had."""
+    """Load all sets; raises a UserError for the first that is unknown or cannot be read."""
     for name in names:
         check_name(name)
     for name in options.paths:
@@ -59,40 +66,44 @@ def load_sets(names: Sequence[str], options: SetOptions) -> list[EvaluationSet]:
 
 
 def check_name(name: str) -> None:
-    """Known by name, or written as a file's path or a hub id."""
+    """Accept known names, file paths, hub ids and `module:NAME`; raise a UserError for anything else."""
     known = [*benchmarks.GROUPS, *benchmarks.BENCHMARKS, *PROCEDURAL]
-    if name not in known and "/" not in name and "." not in name:
+    if name not in known and not any(sign in name for sign in "/.") and not MODULE_NAME.fullmatch(name):
         near = difflib.get_close_matches(name.lower().replace("_", "-"), known, n=1, cutoff=0.4)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise UserError(
-            f"unknown benchmark {name!r}.{hint} Known are {', '.join(known)}; a local file or an owner/name of the "
-            "hub is read with its columns images, problem and answer."
+            f"unknown benchmark {name!r}.{hint} Known are {', '.join(known)}; a local file or a hub id (owner/name) "
+            "needs the columns images, problem and answer."
         )
 
 
 def _load(name: str, options: SetOptions) -> EvaluationSet:
     if options.limit is not None and options.limit < 1:
-        raise UserError(f"--limit is {options.limit}; it must be at least 1, or left out to take all.")
+        raise UserError(f"--limit is {options.limit}; it must be at least 1 (leave it out to take all rows).")
     if name in PROCEDURAL:
         found = procedural.dataset(PROCEDURAL[name], options.limit or PROCEDURAL_SIZE)
         return EvaluationSet(name, list(found))
-    # Decoding every image now costs seconds; one that breaks in the middle would cost the evaluation.
-    spec = DataSpec(name, path=options.paths.get(name), limit=options.limit, check_images="full")
+    path = options.paths.get(name)
+    if MODULE_NAME.fullmatch(name):
+        name = benchmarks.register(name).name
+    # Decoding every image now takes seconds; a broken one in the middle would stop the evaluation.
+    spec = DataSpec(name, path=path, limit=options.limit, check_images="full")
     data = benchmarks.load(spec, strict=options.strict, from_papo_eval=options.papo_eval)
     if not data.prompts:
         raise UserError(_nothing_usable(name, data))
     notes = data.warnings
     if not notes and any(row.broken for row in data.skipped):
         notes = (f"{data.name}/{data.split}: {data.summary()}",)
-    return EvaluationSet(data.name, data.prompts, notes)
+    known = benchmarks.BENCHMARKS.get(data.name)
+    return EvaluationSet(data.name, data.prompts, notes, None if known is None else known.metrics)
 
 
 def _nothing_usable(name: str, data: DataSet) -> str:
-    sentence = f"{data.name}/{data.split} has no usable row here: {data.summary().rstrip('.')}"
+    sentence = f"{data.name}/{data.split} has no usable row: {data.summary().rstrip('.')}"
     if not any(row.reason == MISSING for row in data.skipped) or name not in benchmarks.BENCHMARKS:
-        return f"{sentence}; `pivot data {name}` shows each."
+        return f"{sentence}; `pivot data {name}` lists them."
     hub_id = benchmarks.BENCHMARKS[name].hub_id
     return (
-        f"{sentence}; get the set with its images (`hf download {hub_id} --repo-type dataset --local-dir DIR`) and "
-        f"give it with --path {name}=DIR."
+        f"{sentence}; download the set with its images (`hf download {hub_id} --repo-type dataset --local-dir DIR`) "
+        f"and pass --path {name}=DIR."
     )

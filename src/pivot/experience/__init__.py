@@ -1,11 +1,11 @@
-"""Selective experience replay's memory (SER): which prompts to visit again, and what once solved them.
+"""Selective experience replay (SER): which prompts to sample again, and the responses that solved them.
 
-Read `buffer.py` first. What is drawn (`sampler.py`), what is thrown out (`eviction.py`) and when replay
-starts (`gate.py`) are three separate things; `storage.py` is the file.
+Start with `buffer.py`. `replay.py` decides what is drawn and when replay starts, `packing.py` stores responses
+compactly, `storage.py` is the file.
 """
 
 from pivot.experience.buffer import ExperienceBuffer
-from pivot.experience.gate import ReplayGate
 from pivot.experience.records import BufferRow, BufferStats, Draw, StoredResponse
+from pivot.experience.replay import ReplayGate
 
 __all__ = ["BufferRow", "BufferStats", "Draw", "ExperienceBuffer", "ReplayGate", "StoredResponse"]

@@ -1,4 +1,4 @@
-"""The experience buffer: for every prompt that was ever solved, its success rate and what solved it."""
+"""The experience buffer: the success rate of every prompt that was ever solved, and its correct responses."""
 
 from __future__ import annotations
 
@@ -9,26 +9,38 @@ from typing import Any
 
 import numpy as np
 
-from pivot.experience.eviction import lightest_row, surviving_responses
-from pivot.experience.packing import NOTHING, PackedResponses, flatten, unflatten
+from pivot.experience.packing import NOTHING, PackedResponses, flatten, surviving_responses, unflatten
 from pivot.experience.records import BufferRow, BufferStats, Draw, StoredResponse
-from pivot.experience.rows import STORED, RowColumns
-from pivot.experience.sampler import draw_without_replacement
+from pivot.experience.replay import draw_without_replacement
 from pivot.experience.storage import load_state, save_state
+
+ROW = np.dtype(
+    [
+        ("num_correct", np.int32),
+        ("num_sampled", np.int32),
+        ("step", np.int64),
+        ("touched", np.int64),
+        ("times_drawn", np.int64),
+        ("weight", np.float64),
+    ]
+)
+"""k and G of the latest group, its step, its position in the order of `record` calls, the number of draws, p(1-p)."""
+SAVED = tuple(name for name in ROW.names or () if name != "weight")
+"""The weight follows from k and G; it is kept because a draw reads all weights, and is not saved."""
 
 
 class ExperienceBuffer:
-    """Rows by prompt id. Collects from the first step on; drawn from once the `ReplayGate` is open.
+    """Rows by prompt id. Records from the first step on; drawn from once the `ReplayGate` is open.
 
-    A row's success rate p-hat is that of its latest visit, its weight p(1-p) follows from it. A row of weight
-    0 sleeps: it keeps its responses, is never drawn, and wakes with a later visit of 0 < k < G.
+    A row's success rate p-hat is that of its latest group, and its weight is p(1-p). A row of weight 0 keeps its
+    responses but is not drawn until a later group has 0 < k < G.
 
-    The same seed and the same calls give the same draws; saving and loading in between changes nothing.
+    The same seed and the same calls give the same draws, with or without saving and loading in between.
 
     Args:
-        responses_per_prompt: at most so many responses a prompt, oldest out first. G in our default.
-        max_prompts: at most so many rows, lowest weight out first. None: no cap.
-        seed: of the buffer's own generator, which is part of its state.
+        responses_per_prompt: maximum number of responses per prompt; the oldest are dropped first. Our default is G.
+        max_prompts: maximum number of rows; those of lowest weight are dropped first. None: no limit.
+        seed: of the buffer's own random generator, which is part of its state.
     """
 
     def __init__(
@@ -44,7 +56,7 @@ class ExperienceBuffer:
         self._ids: list[str] = []
         self._index: dict[str, int] = {}
         self._packs: list[PackedResponses] = []
-        self._rows = RowColumns()
+        self._table = np.zeros(64, dtype=ROW)
         self._num_responses = 0
         self._num_bytes = 0
         self._next_serial = 0
@@ -66,54 +78,52 @@ class ExperienceBuffer:
         responses: Sequence[StoredResponse],
         step: int,
     ) -> None:
-        """Take in a visit: p-hat becomes k/G, and the successful responses join those that are kept.
+        """Record a group: p-hat becomes k/G, and the successful responses are added to the stored ones.
 
-        A prompt without a row gets one only if there is a response to keep. For a prompt with a row, k = 0
-        keeps its responses and puts it to sleep.
+        A prompt gets a row with its first response to store. A prompt with a row keeps its responses when k = 0, but
+        is not drawn until a later group succeeds.
 
         Args:
-            num_correct: k, over all responses of the visit, truncated ones included.
+            num_correct: k, over all responses of the group, including truncated ones.
             num_responses: G.
-            responses: the successful ones that may be replayed, so never truncated ones. At most k.
-            step: the present step; never less than at an earlier call.
+            responses: the successful responses that may be replayed (never truncated ones); at most k.
+            step: the current step; must not decrease between calls.
         """
         if not 0 <= num_correct <= num_responses or num_responses < 1:
             raise ValueError(
-                f"num_correct must lie in [0, num_responses], got {num_correct} of {num_responses}"
+                f"num_correct must be in [0, num_responses], got {num_correct} of {num_responses}"
             )
         if len(responses) > num_correct:
             raise ValueError(
-                f"responses must be successful ones, got {len(responses)} with num_correct={num_correct}"
+                f"responses must be successful, got {len(responses)} with num_correct={num_correct}"
             )
         if step < self._newest_step:
-            raise ValueError(f"step must not fall, got {step} after {self._newest_step}")
+            raise ValueError(f"step must not decrease, got {step} after {self._newest_step}")
         self._newest_step = step
         row = self._index.get(prompt_id)
         if row is None:
             if not responses:
                 return
             row = self._append(prompt_id)
-        self._rows.visit(
-            row, num_correct=num_correct, num_sampled=num_responses, step=step, touched=self._next_touch
-        )
+        known, weight = self._rows[row], float(_weight(num_correct, num_responses))
+        self._rows[row] = (num_correct, num_responses, step, self._next_touch, known["times_drawn"], weight)
         self._next_touch += 1
         if responses:
             self._store(row, responses, step)
         while self.max_prompts is not None and len(self) > self.max_prompts:
-            self._remove(lightest_row(self._rows.weights, self._rows["touched"]))
+            self._remove(lightest_row(self._rows["weight"], self._rows["touched"]))
 
     def draw(self, num_draws: int, *, exclude: Collection[str] = (), step: int | None = None) -> list[Draw]:
         """Rows to replay: without replacement, with probability proportional to p(1-p) (Eq. 6).
 
         Args:
-            num_draws: with fewer eligible rows than this, all of them are drawn.
+            num_draws: if fewer rows are eligible, all of them are drawn.
             exclude: prompt ids that are not eligible this time, e.g. those already in the batch.
-            step: the present step, for the ages; None: the newest one recorded.
+            step: the current step, for the ages; None: the newest recorded step.
         """
-        weights_N = self._rows.weights
+        weights_N = self._rows["weight"].copy()
         excluded = [self._index[prompt_id] for prompt_id in exclude if prompt_id in self._index]
         if excluded:
-            weights_N = weights_N.copy()
             weights_N[excluded] = 0.0
         drawn = draw_without_replacement(weights_N, num_draws, self._generator)
         if drawn.size == 0:
@@ -124,7 +134,7 @@ class ExperienceBuffer:
         return [self._draw(row, float(weights_N[row]) / total, now) for row in drawn.tolist()]
 
     def candidates(self, prompt_id: str) -> list[StoredResponse]:
-        """The stored responses of a row, oldest first, as copies; an unknown id is a KeyError."""
+        """Copies of the stored responses of a row, oldest first; an unknown id is a KeyError."""
         return [
             dataclasses.replace(
                 response,
@@ -135,31 +145,31 @@ class ExperienceBuffer:
         ]
 
     def update_scores(self, prompt_id: str, scores: Mapping[int, tuple[float, float]], *, step: int) -> None:
-        """Overwrite (H, V) of a row's responses, by serial, with what the weights of `step` say of them."""
+        """Overwrite (H, V) of a row's responses, by serial, with values computed by the weights of `step`."""
         records = self._packs[self._index[prompt_id]].records
         unknown = set(scores) - set(records["serial"].tolist())
         if unknown:
-            raise ValueError(f"scores names serials that {prompt_id!r} does not hold: {sorted(unknown)}")
+            raise ValueError(f"scores names serials that {prompt_id!r} does not have: {sorted(unknown)}")
         for index, serial in enumerate(records["serial"].tolist()):
             if serial in scores:
                 records["entropy"][index], records["dependency"][index] = scores[serial]
                 records["scored_step"][index] = step
 
     def row(self, prompt_id: str) -> BufferRow:
-        """What is known of one prompt; an unknown id is a KeyError."""
+        """The state of one prompt; an unknown id is a KeyError."""
         return self._row(self._index[prompt_id])
 
     def rows(self) -> Iterator[BufferRow]:
-        """All rows, in no order of meaning."""
+        """All rows, in no particular order."""
         return (self._row(row) for row in range(len(self)))
 
     def stats(self, step: int | None = None) -> BufferStats:
-        """The buffer in a few numbers, as of `step` (None: the newest one recorded)."""
+        """A summary as of `step` (None: the newest recorded step)."""
         steps, k, group = self._rows["step"], self._rows["num_correct"], self._rows["num_sampled"]
         now = self._newest_step if step is None else step
         return BufferStats(
             size=len(self),
-            eligible=int(np.count_nonzero(self._rows.weights)),
+            eligible=int(np.count_nonzero(self._rows["weight"])),
             responses=self._num_responses,
             bytes=self._num_bytes + self._rows.nbytes,
             success_histogram=tuple(np.bincount(np.minimum(k * 10 // group, 9), minlength=10).tolist()),
@@ -170,7 +180,7 @@ class ExperienceBuffer:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything, exactly: JSON values under `meta`, `prompt_ids`, numpy arrays under `arrays`."""
+        """The complete state: JSON values under `meta`, `prompt_ids`, numpy arrays under `arrays`."""
         meta = {
             "responses_per_prompt": self.responses_per_prompt,
             "max_prompts": self.max_prompts,
@@ -179,11 +189,11 @@ class ExperienceBuffer:
             "newest_step": self._newest_step,
             "generator": self._generator.bit_generator.state,
         }
-        rows = {f"row.{name}": column for name, column in self._rows.state().items()}
+        rows = {f"row.{name}": self._rows[name].copy() for name in SAVED}
         return {"meta": meta, "prompt_ids": list(self._ids), "arrays": {**rows, **flatten(self._packs)}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Become the buffer whose `state_dict` this is, its limits and its generator included."""
+        """Restore a `state_dict`, including limits and random generator."""
         meta, arrays = state["meta"], state["arrays"]
         self.responses_per_prompt = meta["responses_per_prompt"]
         self.max_prompts = meta["max_prompts"]
@@ -193,7 +203,10 @@ class ExperienceBuffer:
         self._generator.bit_generator.state = meta["generator"]
         self._ids = list(state["prompt_ids"])
         self._index = {prompt_id: row for row, prompt_id in enumerate(self._ids)}
-        self._rows = RowColumns({name: arrays[f"row.{name}"] for name in STORED})
+        self._table = np.zeros(max(64, len(self._ids)), dtype=ROW)
+        for name in SAVED:
+            self._rows[name] = arrays[f"row.{name}"]
+        self._rows["weight"] = _weight(arrays["row.num_correct"], arrays["row.num_sampled"])
         self._packs = unflatten(arrays)
         self._num_responses = sum(map(len, self._packs))
         self._num_bytes = sum(pack.nbytes for pack in self._packs) + sum(map(_num_bytes, self._ids))
@@ -204,24 +217,31 @@ class ExperienceBuffer:
 
     @classmethod
     def load(cls, folder: Path) -> ExperienceBuffer:
-        """The buffer that was saved below `folder`; a missing or damaged one is a UserError."""
+        """Load a buffer saved below `folder`; raises UserError if it is missing or damaged."""
         buffer = cls()
         buffer.load_state_dict(load_state(folder))
         return buffer
 
+    @property
+    def _rows(self) -> np.ndarray:
+        """A view of the used part of the table."""
+        return self._table[: len(self._ids)]
+
     def _append(self, prompt_id: str) -> int:
-        row = self._rows.append()
-        self._index[prompt_id] = row
+        row = self._index[prompt_id] = len(self._ids)
+        if row == len(self._table):
+            self._table = np.concatenate([self._table, np.zeros(row // 2, dtype=ROW)])
         self._ids.append(prompt_id)
+        self._rows[row] = 0
         self._num_bytes += _num_bytes(prompt_id)
         self._packs.append(NOTHING)
         return row
 
     def _remove(self, row: int) -> None:
-        """Drop a row; the last one takes its index."""
+        """Remove a row; the last one takes its index."""
         self._replace_pack(row, NOTHING)
         self._num_bytes -= _num_bytes(self._ids[row])
-        self._rows.remove(row)
+        self._rows[row] = self._rows[-1]
         del self._index[self._ids[row]]
         last_id, last_pack = self._ids.pop(), self._packs.pop()
         if row < len(self._ids):
@@ -248,14 +268,24 @@ class ExperienceBuffer:
         return Draw(known.prompt_id, probability, step - known.step, known.times_drawn, known.success_rate)
 
     def _row(self, row: int) -> BufferRow:
-        return BufferRow(
-            prompt_id=self._ids[row],
-            num_correct=int(self._rows["num_correct"][row]),
-            num_sampled=int(self._rows["num_sampled"][row]),
-            step=int(self._rows["step"][row]),
-            times_drawn=int(self._rows["times_drawn"][row]),
-            num_stored=len(self._packs[row]),
-        )
+        num_correct, num_sampled, step, _, times_drawn, _ = self._table[row].tolist()
+        return BufferRow(self._ids[row], num_correct, num_sampled, step, times_drawn, len(self._packs[row]))
+
+
+def lightest_row(weights_N: np.ndarray, touched_N: np.ndarray) -> int:
+    """The row to remove: the lowest weight p(1-p) and, of equal ones, the one not recorded for the longest time.
+
+    Args:
+        touched_N: the position of each row's latest `record` call, all different.
+    """
+    lightest = np.flatnonzero(weights_N == weights_N.min())
+    return int(lightest[np.argmin(touched_N[lightest])])
+
+
+def _weight(num_correct: np.ndarray | int, num_sampled: np.ndarray | int) -> np.ndarray:
+    """p(1-p) = k(G-k)/G^2: exactly 0 for k = 0 and k = G."""
+    correct, sampled = np.asarray(num_correct, dtype=np.float64), np.asarray(num_sampled, dtype=np.float64)
+    return correct * (sampled - correct) / (sampled * sampled)
 
 
 def _num_bytes(prompt_id: str) -> int:

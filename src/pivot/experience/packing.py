@@ -1,4 +1,4 @@
-"""A prompt's responses in three arrays instead of dozens of objects: little memory beside the token ids."""
+"""The stored responses of a prompt in three arrays, so that memory stays close to the bytes of the token ids."""
 
 from __future__ import annotations
 
@@ -21,37 +21,35 @@ RECORD = np.dtype(
         ("format", np.float32),
     ]
 )
-"""What is kept of a response beside its tokens; NaN stands for a score or reward that is not known."""
+"""A response without its tokens; NaN means that a score or reward is unknown."""
 SINCE_VERSION_2 = ("accuracy", "format")
-"""Columns that the first file format does not have."""
+"""Columns that the first file format lacks."""
 
 
 class PackedResponses:
-    """The stored responses of one prompt, oldest first. Never changed in place, but for the scores."""
+    """The stored responses of one prompt, oldest first; only their scores change in place."""
 
     __slots__ = ("logprobs", "records", "token_ids")
 
     def __init__(self, token_ids: np.ndarray, logprobs: np.ndarray | None, records: np.ndarray) -> None:
         self.token_ids = token_ids
-        """int32, all responses one after the other."""
+        """int32, concatenated."""
         self.logprobs = logprobs
-        """float32, those of the responses that have any, one after the other; None if none has."""
+        """float32, concatenated over the responses that have any; None if none has."""
         self.records = records
 
     @classmethod
     def pack(cls, responses: Sequence[StoredResponse]) -> PackedResponses:
         records = np.empty(len(responses), dtype=RECORD)
         for index, response in enumerate(responses):
+            numbers = (response.entropy, response.dependency, response.accuracy, response.format)
             records[index] = (
                 len(response),
                 response.logprobs is not None,
                 response.step,
                 response.scored_step,
                 response.serial,
-                _stored(response.entropy),
-                _stored(response.dependency),
-                _stored(response.accuracy),
-                _stored(response.format),
+                *(np.nan if number is None else number for number in numbers),
             )
         logprobs = [response.logprobs for response in responses if response.logprobs is not None]
         return cls(
@@ -69,18 +67,11 @@ class PackedResponses:
                 assert self.logprobs is not None
                 logprobs = self.logprobs[logprob : logprob + length]
                 logprob += length
-            entropy, dependency, accuracy, format = map(_known, numbers)
+            token_ids = self.token_ids[token : token + length]
+            entropy, dependency, accuracy, form = (None if n != n else n for n in numbers)
             responses.append(
                 StoredResponse(
-                    token_ids=self.token_ids[token : token + length],
-                    logprobs=logprobs,
-                    entropy=entropy,
-                    dependency=dependency,
-                    accuracy=accuracy,
-                    format=format,
-                    step=step,
-                    scored_step=scored_step,
-                    serial=serial,
+                    token_ids, logprobs, entropy, dependency, accuracy, form, step, scored_step, serial
                 )
             )
             token += length
@@ -97,19 +88,25 @@ class PackedResponses:
 
 
 NOTHING = PackedResponses(np.empty(0, dtype=np.int32), None, np.empty(0, dtype=RECORD))
-"""No responses: a row about to get its first, or about to go."""
+"""No responses: a row that is about to get its first one, or to be removed."""
 
 
-def _stored(value: float | None) -> float:
-    return np.nan if value is None else value
+def surviving_responses(responses: Sequence[StoredResponse], limit: int) -> list[StoredResponse]:
+    """The last `limit` distinct responses of a list that is ordered from oldest to newest.
 
-
-def _known(value: float) -> float | None:
-    return None if value != value else value
+    Of two responses with equal token ids the later one is kept: the policy has just sampled it again, and its
+    log-probs and scores belong to that moment. The oldest is thus the one not sampled for the longest time.
+    """
+    latest: dict[bytes, StoredResponse] = {}
+    for response in responses:
+        key = response.token_ids.tobytes()
+        latest.pop(key, None)
+        latest[key] = response
+    return list(latest.values())[-limit:]
 
 
 def flatten(packs: Sequence[PackedResponses]) -> dict[str, np.ndarray]:
-    """Many prompts' responses as flat columns, in order; `num_stored` says where each prompt ends."""
+    """The packs of all prompts as a few long arrays, with the number of responses per prompt."""
     records = np.concatenate([np.empty(0, dtype=RECORD), *(pack.records for pack in packs)])
     columns = {f"response.{name}": np.ascontiguousarray(records[name]) for name in RECORD.names or ()}
     logprobs = (pack.logprobs for pack in packs if pack.logprobs is not None)
@@ -122,9 +119,8 @@ def flatten(packs: Sequence[PackedResponses]) -> dict[str, np.ndarray]:
 
 
 def unflatten(columns: dict[str, np.ndarray]) -> list[PackedResponses]:
-    """The inverse of `flatten`. Every prompt gets arrays of its own, so that dropping it frees them."""
-    num_responses = len(columns["response.length"])
-    records = np.empty(num_responses, dtype=RECORD)
+    """The inverse of `flatten`. Every prompt gets its own arrays, so that removing it frees them."""
+    records = np.empty(len(columns["response.length"]), dtype=RECORD)
     for name in RECORD.names or ():
         is_old_file = name in SINCE_VERSION_2 and f"response.{name}" not in columns
         records[name] = np.nan if is_old_file else columns[f"response.{name}"]
@@ -136,17 +132,13 @@ def unflatten(columns: dict[str, np.ndarray]) -> list[PackedResponses]:
     for end, token_end, logprob_end in zip(
         ends.tolist(), token_ends.tolist(), logprob_ends.tolist(), strict=True
     ):
-        packs.append(
-            PackedResponses(
-                columns["token_ids"][token:token_end].copy(),
-                columns["logprobs"][logprob:logprob_end].copy() if logprob_end > logprob else None,
-                records[start:end].copy(),
-            )
-        )
+        token_ids = columns["token_ids"][token:token_end].copy()
+        logprobs = columns["logprobs"][logprob:logprob_end].copy() if logprob_end > logprob else None
+        packs.append(PackedResponses(token_ids, logprobs, records[start:end].copy()))
         start, token, logprob = end, token_end, logprob_end
     return packs
 
 
 def _ends_of_prompts(sizes: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """Where each prompt's numbers end, given each response's size and where each prompt's responses end."""
+    """Where the numbers of each prompt end, given the size of each response and where each prompt's responses end."""
     return np.concatenate([[0], np.cumsum(sizes)])[ends]

@@ -1,8 +1,8 @@
-"""The buffer's file: one safetensors file, no pickle, checked by its own checksum.
+"""The buffer's file: one safetensors file with a checksum, replaced atomically, without pickle.
 
-`FOLDER/experience.safetensors` holds the arrays; its JSON header holds the version, the limits, the counters,
-the random generator's state and the sha256 of it all. Prompt ids are UTF-8 bytes with their lengths, because
-a million of them would strain a header. One file, so that it is replaced as a whole.
+`FOLDER/experience.safetensors` holds the arrays; its JSON header holds the version, the limits, the counters, the
+state of the random generator and the sha256 of everything. Prompt ids are UTF-8 bytes with their lengths, since a
+million of them would not fit a header.
 """
 
 from __future__ import annotations
@@ -15,39 +15,60 @@ from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 
-from pivot.durable import replacing
+from pivot.durable import disk_errors, replacing
 from pivot.errors import UserError
 
 FILE_NAME = "experience.safetensors"
 FORMAT = "pivot-experience"
 VERSION = 2
 READABLE = ("1", "2")
-"""Version 1 has no rewards of the stored responses; they are then unknown."""
+"""Version 1 lacks the rewards of the stored responses, which are then unknown."""
+_DTYPES = {"|u1": "U8", "|b1": "BOOL", "<i4": "I32", "<i8": "I64", "<f4": "F32", "<f8": "F64"}
 
 
 def save_state(state: Mapping[str, Any], folder: Path) -> None:
-    """Write a buffer's `state_dict` below `folder`, replacing the one before all at once."""
+    """Write a buffer's `state_dict` below `folder`, replacing an earlier one atomically."""
     encoded = [prompt_id.encode("utf-8", "surrogatepass") for prompt_id in state["prompt_ids"]]
     arrays = {
         **state["arrays"],
         "prompt_id.bytes": np.frombuffer(b"".join(encoded), dtype=np.uint8),
         "prompt_id.lengths": np.array([len(name) for name in encoded], dtype=np.int64),
     }
-    header = {
+    metadata = {
         "format": FORMAT,
         "version": str(VERSION),
         "meta": json.dumps(state["meta"]),
         "sha256": _digest(arrays, json.dumps(state["meta"])),
     }
-    with replacing(folder / FILE_NAME, SafetensorError) as temporary:
+    with disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        save_file(arrays, temporary, metadata=header)
+    with replacing(folder / FILE_NAME) as temporary:
+        _write(temporary, arrays, metadata)
+
+
+def _write(path: Path, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> None:
+    """Write a safetensors file. The library's own writer shuffles the metadata, so equal buffers would differ."""
+    names = sorted(arrays, key=lambda name: (-arrays[name].itemsize, name))
+    header: dict[str, Any] = {"__metadata__": metadata}
+    end = 0
+    for name in names:
+        start, end = end, end + arrays[name].nbytes
+        header[name] = {
+            "dtype": _DTYPES[arrays[name].dtype.str],
+            "shape": list(arrays[name].shape),
+            "data_offsets": [start, end],
+        }
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for name in names:
+            file.write(np.ascontiguousarray(arrays[name]).data)
 
 
 def load_state(folder: Path) -> dict[str, Any]:
-    """The `state_dict` that `save_state` wrote; a missing or damaged file is a UserError that names it."""
+    """The `state_dict` that `save_state` wrote; raises UserError if the file is missing or damaged."""
     path = folder / FILE_NAME
     if not path.is_file():
         raise UserError(f"no experience buffer in {folder}: {FILE_NAME} is missing.")
@@ -62,7 +83,7 @@ def load_state(folder: Path) -> dict[str, Any]:
         raise UserError(f"{path} is {found}, but this pivot reads {FORMAT} version {VERSION} and earlier.")
     if header.get("sha256") != _digest(arrays, header.get("meta", "")):
         raise UserError(
-            f"the experience buffer {path} is damaged: its checksum differs; use an earlier checkpoint."
+            f"the experience buffer {path} is damaged (wrong checksum): use an earlier checkpoint."
         )
     lengths, data = arrays.pop("prompt_id.lengths"), arrays.pop("prompt_id.bytes").tobytes()
     ends = np.cumsum(lengths).tolist()

@@ -1,56 +1,99 @@
 """The paper's mathematics, and that of every compared method, as pure functions of tensors.
 
-Shapes: P prompts, G responses a prompt, B = P*G responses, T response tokens, N tokens or candidates,
-A anchors, V vocabulary, D hidden size. Masks are bool or float, 1 on valid response tokens; outputs are 0
-where masked, and nothing depends on what stands under the padding. `docs/paper_map.md` leads from each
-equation to its function.
+Read beside the paper: `advantage` (Eq. 2, 14, 15), `policy_loss` (3), `replay` (6, 7), `calibration` (8, 9), `visual`
+(10-13, 25-27), `objective` (16); `terms` and `vppo` hold the baselines, `variants` our own changes. `method` composes
+parts to a `Method`, `presets` names the compared ones, and `allocation` and `objective` run any of them on a `Batch`.
+
+Shapes: P prompts, G responses per prompt, B = P*G responses, T response tokens, N tokens or candidates, A anchors,
+V vocabulary, D hidden size. Masks are bool or float, 1 on valid response tokens; outputs are 0 where masked, and
+padding values never matter. `docs/paper_map.md` leads from each equation to its function.
 """
 
-from pivot.method.advantage import add_visual_advantage, group_advantage, modulate_advantage, protect_sign
-from pivot.method.aggregation import sequence_mean, token_mean
-from pivot.method.allocation import Diagnostics, allocate_advantage
-from pivot.method.anchor import anchor_logprob, select_anchor
-from pivot.method.batch import Batch
+from pivot.method.advantage import (
+    GroupAdvantage,
+    add_visual_advantage,
+    group_advantage,
+    modulate_advantage,
+    protect_sign,
+)
+from pivot.method.allocation import allocate_advantage
+from pivot.method.batch import Batch, Diagnostics
 from pivot.method.calibration import (
+    Calibration,
     anchor_mean_gap,
     calibration_loss,
     calibration_terms,
     count_anchored_tokens,
-    leaky_guide_loss,
     leaky_margin,
     position_gap,
     position_zero_gap,
     sequence_mean_gap,
     sequence_sum_gap,
-    softplus_margin,
 )
-from pivot.method.entropy import exact_penalty, nll_penalty
-from pivot.method.objective import ObjectiveTotals, count_totals, objective
-from pivot.method.offpolicy import sft_loss, shaped_ratio_loss, shaped_ratio_terms
-from pivot.method.papo import double_entropy, perception_divergence
-from pivot.method.policy import PolicyTerms, k3_divergence, policy_loss, policy_terms, reference_kl
-from pivot.method.presets import PRESETS, preset
-from pivot.method.restraint import absolute_support, restrain_utility, support_separation, weigh_advantage
+from pivot.method.method import ImageCorruption, Method, UnknownSetting
+from pivot.method.numerics import k3_divergence, on_valid, sequence_mean, token_mean, valid_logprobs
+from pivot.method.objective import count_totals, objective
+from pivot.method.part import Bounds, LossTerm, Part, Totals
+from pivot.method.policy_loss import PolicyLoss, PolicyTerms, policy_loss, policy_terms
+from pivot.method.presets import PRESETS, preset, register_method
+from pivot.method.replay import Anchors, Replay, anchor_logprob, select_anchor
 from pivot.method.statistics import TokenStatistics, token_statistics
-from pivot.method.switches import Method
+from pivot.method.terms import (
+    DoubleEntropy,
+    EntropyPenalty,
+    OffPolicy,
+    Perception,
+    ReferenceKL,
+    SupervisedTarget,
+    nll_penalty,
+    shaped_ratio_terms,
+)
+from pivot.method.variants import (
+    VariantAllocation,
+    absolute_support,
+    restrain_utility,
+    support_separation,
+    weigh_advantage,
+)
 from pivot.method.visual import (
-    combine_utility,
+    VisualAllocation,
+    VisualPart,
     detrend,
     entropy_gate,
     future_support,
     token_utility,
     visual_support,
 )
-from pivot.method.vppo import shaping_factor, top_token_mask
+from pivot.method.vppo import TokenSelection, shaping_factor, top_token_mask
 
 __all__ = [
     "PRESETS",
+    "Anchors",
     "Batch",
+    "Bounds",
+    "Calibration",
     "Diagnostics",
+    "DoubleEntropy",
+    "EntropyPenalty",
+    "GroupAdvantage",
+    "ImageCorruption",
+    "LossTerm",
     "Method",
-    "ObjectiveTotals",
+    "OffPolicy",
+    "Part",
+    "Perception",
+    "PolicyLoss",
     "PolicyTerms",
+    "ReferenceKL",
+    "Replay",
+    "SupervisedTarget",
+    "TokenSelection",
     "TokenStatistics",
+    "Totals",
+    "UnknownSetting",
+    "VariantAllocation",
+    "VisualAllocation",
+    "VisualPart",
     "absolute_support",
     "add_visual_advantage",
     "allocate_advantage",
@@ -58,44 +101,38 @@ __all__ = [
     "anchor_mean_gap",
     "calibration_loss",
     "calibration_terms",
-    "combine_utility",
     "count_anchored_tokens",
     "count_totals",
     "detrend",
-    "double_entropy",
     "entropy_gate",
-    "exact_penalty",
     "future_support",
     "group_advantage",
     "k3_divergence",
-    "leaky_guide_loss",
     "leaky_margin",
     "modulate_advantage",
     "nll_penalty",
     "objective",
-    "perception_divergence",
+    "on_valid",
     "policy_loss",
     "policy_terms",
     "position_gap",
     "position_zero_gap",
     "preset",
     "protect_sign",
-    "reference_kl",
+    "register_method",
     "restrain_utility",
     "select_anchor",
     "sequence_mean",
     "sequence_mean_gap",
     "sequence_sum_gap",
-    "sft_loss",
-    "shaped_ratio_loss",
     "shaped_ratio_terms",
     "shaping_factor",
-    "softplus_margin",
     "support_separation",
     "token_mean",
     "token_statistics",
     "token_utility",
     "top_token_mask",
+    "valid_logprobs",
     "visual_support",
     "weigh_advantage",
 ]

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
 import torch
 from torch import Tensor
 
 from pivot.method.numerics import at_least_float32, on_valid
+from pivot.method.part import ANY, Bounds, Part
 from pivot.method.shapes import check_floating, check_mask, check_range
 
 
@@ -80,3 +84,24 @@ def modulate_advantage(
 def is_correct(correct_B: Tensor) -> Tensor:
     """A reward above one half counts as correct, [B] bool."""
     return correct_B if correct_B.dtype == torch.bool else correct_B > 0.5
+
+
+@dataclass(frozen=True)
+class GroupAdvantage(Part):
+    """How rewards become advantages.
+
+    Subclasses with an advantage of their own override `__call__`.
+    """
+
+    bounds: ClassVar[Bounds] = {"format_coef": (0, ANY)}
+
+    normalise_std: bool = True
+    """Divide accuracy and format advantages by their group's standard deviation (Eq. 2); CalibRL's script: false."""
+    format_coef: float = 0.1
+    """Weight of the group-decoupled format advantage (App. C.2)."""
+    format_position: Literal["after", "before"] = "after"
+    """Add the format advantage after or before modulation and sign protection. Not in the paper."""
+
+    def __call__(self, rewards_PG: Tensor) -> Tensor:
+        """[P, G] advantages of accuracy rewards or of format rewards."""
+        return group_advantage(rewards_PG, normalise_std=self.normalise_std)

@@ -109,3 +109,23 @@ class Batch:
     def _map(self, change: Callable[[str, Tensor], Tensor]) -> Batch:
         tensors = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
         return replace(self, **{name: change(name, value) for name, value in tensors.items()})
+
+
+@dataclass(frozen=True)
+class Diagnostics:
+    """The intermediate values of an allocation, for metrics; None where the method has no such part."""
+
+    support_BT: Tensor | None = None
+    """c (Eq. 10), floored."""
+    future_BT: Tensor | None = None
+    """F (Eq. 11)."""
+    gate_BT: Tensor | None = None
+    """u (Eq. 12)."""
+    utility_BT: Tensor | None = None
+    """U (Eq. 13)."""
+    protected_BT: Tensor | None = None
+    """bool: tokens whose advantage sign protection (Eq. 15) set to 0."""
+    support_clipped_share: Tensor | None = None
+    """Share of valid tokens with c below its floor, a scalar."""
+    beta: Tensor | None = None
+    """The strength of Eq. 14 where it adapts (`adapt_beta`), a scalar."""

@@ -7,15 +7,25 @@ in the margin function f.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from pivot.method.advantage import is_correct
-from pivot.method.aggregation import at_least_one
-from pivot.method.numerics import LOGPROB_FLOOR, at_least_float32, on_valid, valid_logprobs
+from pivot.method.batch import Batch
+from pivot.method.numerics import (
+    LOGPROB_FLOOR,
+    at_least_float32,
+    at_least_one,
+    on_valid,
+    token_mean,
+    valid_logprobs,
+)
+from pivot.method.part import ANY, Bounds, LossTerm, Totals
 from pivot.method.shapes import check_floating, check_mask
 
 ROUNDING = 1e-5
@@ -71,11 +81,6 @@ BY_INDEX = frozenset({"position", "position_zero"})
 """The forms that take the anchor's log-probabilities token by token, [B, T]; the others one number, [B]."""
 
 
-def softplus_margin() -> Margin:
-    """f = softplus (Eq. 9)."""
-    return functional.softplus
-
-
 def leaky_margin(slope: float = 0.5) -> Margin:
     """f = leaky ReLU (CalibRL): x above 0, slope * x below.
 
@@ -117,8 +122,10 @@ def calibration_loss(
     mask_BT: Tensor,
     *,
     num_tokens: float | Tensor | None = None,
+    form: str = "anchor_mean",
+    margin: Margin = functional.softplus,
 ) -> Tensor:
-    """L_exp = sum_t |A_i| softplus(-s_i Delta_t) / num_tokens, the `anchor_mean` form of Eq. 8-9.
+    """L_exp = sum_t |A_i| softplus(-s_i Delta_t) / num_tokens (Eq. 8-9).
 
     Args:
         logprobs_BT: [B, T], under the weights that are trained; carries the gradient.
@@ -128,30 +135,13 @@ def calibration_loss(
         correct_B: [B], bool or float: the accuracy reward R.
         mask_BT: [B, T].
         num_tokens: tokens of the global minibatch's anchored rows; by default those of this batch.
+        form: of the gap Delta, one of `GAPS`. The forms `BY_INDEX` take the anchor's log-probs by token index,
+            [B, T], NaN past its end and for rows without an anchor.
+        margin: f in place of softplus.
     """
-    gap_BT = anchor_mean_gap(logprobs_BT, anchor_logprob_B, mask_BT)
-    terms_BT = calibration_terms(gap_BT, advantage_B, correct_B, mask_BT, margin=softplus_margin())
+    gap_BT = GAPS[form](logprobs_BT, anchor_logprob_B, mask_BT)
+    terms_BT = calibration_terms(gap_BT, advantage_B, correct_B, mask_BT, margin=margin)
     return terms_BT.sum() / at_least_one(num_tokens, count_anchored_tokens(anchor_logprob_B, mask_BT))
-
-
-def leaky_guide_loss(
-    logprobs_BT: Tensor,
-    anchor_logprobs_BT: Tensor,
-    advantage_B: Tensor,
-    correct_B: Tensor,
-    mask_BT: Tensor,
-    *,
-    slope: float = 0.5,
-    num_tokens: float | Tensor | None = None,
-) -> Tensor:
-    """CalibRL's guide: sum_t |A_i| leaky_relu(-s_i Delta_t) / num_tokens, Delta by token index.
-
-    Arguments as in `calibration_loss`, but `anchor_logprobs_BT` [B, T] holds the demonstration's own token
-    log-probabilities, NaN past its end; rows without one are all NaN.
-    """
-    gap_BT = position_gap(logprobs_BT, anchor_logprobs_BT, mask_BT)
-    terms_BT = calibration_terms(gap_BT, advantage_B, correct_B, mask_BT, margin=leaky_margin(slope))
-    return terms_BT.sum() / at_least_one(num_tokens, count_anchored_tokens(anchor_logprobs_BT, mask_BT))
 
 
 def count_anchored_tokens(anchor_logprobs: Tensor, mask_BT: Tensor) -> Tensor:
@@ -160,6 +150,60 @@ def count_anchored_tokens(anchor_logprobs: Tensor, mask_BT: Tensor) -> Tensor:
     `anchor_logprobs` is [B], or [B, T] in the forms `BY_INDEX`; a row that is NaN throughout has no anchor.
     """
     return (mask_BT.bool() & _has_anchor(anchor_logprobs)).sum()
+
+
+@dataclass(frozen=True)
+class Calibration(LossTerm):
+    """lambda_exp * L_exp: right responses rise above their anchor's confidence, wrong ones sink below it."""
+
+    name = "calibration"
+    bounds: ClassVar[Bounds] = {"anchor_coef": (0, ANY), "leaky_slope": (0, 1)}
+
+    anchor_coef: float = 0.3
+    """lambda_exp of Eq. 16, for calibration and Off-SFT. The paper prints no value; a validation split chose ours."""
+    calibration: Literal["anchor_mean", "position", "position_zero", "seq_mean", "seq_sum"] = "anchor_mean"
+    """Eq. 8 as a token-level gap; seq_sum is the literal equation, position_zero CalibRL's code. Not in the paper."""
+    calibration_shape: Literal["softplus", "leaky_relu"] = "softplus"
+    """The margin function of Eq. 9; leaky_relu is CalibRL's."""
+    leaky_slope: float = 0.5
+    """Slope of CalibRL's leaky_relu below 0."""
+    calibration_tokens: Literal["replayed", "all"] = "replayed"
+    """Tokens that normalise the calibration loss. Not in the paper."""
+
+    @property
+    def weight(self) -> float:
+        return self.anchor_coef
+
+    def needs(self) -> tuple[str, ...]:
+        return ("anchor_logprobs_BT",) if self.calibration in BY_INDEX else ("anchor_logprob_B",)
+
+    def count(self, batch: Batch) -> int:
+        """Tokens of rows with an anchor."""
+        anchors = self._anchors(batch)
+        return 0 if anchors is None else int(count_anchored_tokens(anchors, batch.mask_BT))
+
+    def __call__(self, batch: Batch, totals: Totals) -> Tensor:
+        anchors, logprobs_BT = self._anchors(batch), batch.given("new_logprobs_BT")
+        if anchors is None:
+            # No replayed group here: a zero that stays attached to the graph.
+            return 0.0 * token_mean(logprobs_BT, batch.mask_BT)
+        over_all = self.calibration_tokens == "all"
+        return calibration_loss(
+            logprobs_BT,
+            anchors,
+            batch.given("group_advantage_B"),
+            batch.correct_B,
+            batch.mask_BT,
+            num_tokens=totals.num_tokens if over_all else totals.counts[self.name],
+            form=self.calibration,
+            margin=functional.softplus
+            if self.calibration_shape == "softplus"
+            else leaky_margin(self.leaky_slope),
+        )
+
+    def _anchors(self, batch: Batch) -> Tensor | None:
+        (name,) = self.needs()
+        return getattr(batch, name)
 
 
 def _has_anchor(anchor_logprobs: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Every compared method as a choice of the same parts."""
+"""Every compared method as a composition of the same parts."""
 
 from __future__ import annotations
 
@@ -6,115 +6,134 @@ import difflib
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any
 
-from pivot.method.switches import Method
+from pivot.method.advantage import GroupAdvantage
+from pivot.method.calibration import Calibration
+from pivot.method.method import ImageCorruption, Method
+from pivot.method.policy_loss import PolicyLoss
+from pivot.method.replay import Anchors, Replay
+from pivot.method.terms import (
+    DoubleEntropy,
+    EntropyPenalty,
+    OffPolicy,
+    Perception,
+    ReferenceKL,
+    SupervisedTarget,
+)
+from pivot.method.variants import variants_of
+from pivot.method.visual import VisualAllocation
+from pivot.method.vppo import TokenSelection
 
-_VAA: dict[str, Any] = {"utility": "future"}
-_SER: dict[str, Any] = {"replay": True, "anchor_use": "calibrate"}
-
-_DAPO = Method("dapo", "clip-higher, token mean, dynamic sampling; the base of all that follow")
-_GRPO = replace(
-    _DAPO,
-    name="grpo",
-    summary="symmetric clip, sequence mean, KL to the reference model, no filtering",
-    clip_high=0.2,
-    aggregation="sequence",
+DAPO = Method("dapo", "clip-higher, token mean, dynamic sampling; the base of all that follow")
+GRPO = Method(
+    "grpo",
+    "symmetric clip, sequence mean, KL to the reference model, no filtering",
+    policy_loss=PolicyLoss(clip_high=0.2, aggregation="sequence"),
+    terms=(ReferenceKL(), EntropyPenalty()),
     dynamic_sampling=False,
-    reference_kl_coef=0.01,
 )
-_PAPO = replace(
-    _DAPO,
-    name="papo",
-    summary="DAPO + maximise the divergence from the corrupted image + double entropy (PAPO_D)",
-    perception_coef=0.01,
-    clean_entropy_coef=0.03,
-    corrupted_entropy_coef=0.03,
-    corrupt_raw_image=True,
+PAPO = Method(
+    "papo",
+    "DAPO + maximise the divergence from the corrupted image + double entropy (PAPO_D)",
+    terms=(EntropyPenalty(), Perception(), DoubleEntropy()),
+    corruption=ImageCorruption(corrupt_raw_image=True),
 )
-_VPPO = replace(
-    _DAPO,
-    name="vppo",
-    summary="DAPO on the 40% most image-dependent tokens, advantage shaped by the response's dependency",
-    token_keep_share=0.4,
-    shaping_floor=0.9,
-    corrupt_probability=0.5,
+VPPO = Method(
+    "vppo",
+    "DAPO on the 40% most image-dependent tokens, advantage shaped by the response's dependency",
+    visual=TokenSelection(),
+    corruption=ImageCorruption(corrupt_probability=0.5),
 )
-_CALIBRL = replace(
-    _DAPO,
-    name="calibrl",
-    summary="DAPO + a leaky guide towards expert demonstrations from a file",
-    anchor_use="calibrate",
-    anchor_source="expert",
-    calibration="position",
-    calibration_shape="leaky_relu",
-    anchor_coef=0.1,
+CALIBRL = Method(
+    "calibrl",
+    "DAPO + a leaky guide towards expert demonstrations from a file",
+    anchors=Anchors(anchor_source="expert"),
+    terms=(
+        EntropyPenalty(),
+        Calibration(anchor_coef=0.1, calibration="position", calibration_shape="leaky_relu"),
+    ),
 )
-_CALIBRL_ORIGINAL = replace(
-    _CALIBRL,
-    name="calibrl-original",
-    summary="CalibRL as its own script runs it: symmetric clip, no division by std, no filtering, no entropy term",
-    clip_high=0.2,
+CALIBRL_ORIGINAL = Method(
+    "calibrl-original",
+    "CalibRL as its own script runs it: symmetric clip, no division by std, no filtering, no entropy term",
+    policy_loss=PolicyLoss(clip_high=0.2),
+    advantage=GroupAdvantage(normalise_std=False),
+    anchors=Anchors(anchor_source="expert"),
+    terms=(
+        Calibration(
+            anchor_coef=0.1,
+            calibration="position_zero",
+            calibration_shape="leaky_relu",
+            calibration_tokens="all",
+        ),
+    ),
     dynamic_sampling=False,
-    normalise_std=False,
-    entropy_coef=0.0,
-    calibration="position_zero",
-    calibration_tokens="all",
 )
-_VAA_ONLY = replace(_DAPO, name="vaa", summary="DAPO + vision-guided advantage allocation", **_VAA)
-_SER_ONLY = replace(_DAPO, name="ser", summary="DAPO + self-calibrated experience replay", **_SER)
-_PIVOT = replace(_SER_ONLY, name="pivot", summary="DAPO + experience replay + advantage allocation", **_VAA)
+VAA = replace(
+    DAPO, name="vaa", summary="DAPO + vision-guided advantage allocation", visual=VisualAllocation()
+)
+SER = Method(
+    "ser",
+    "DAPO + self-calibrated experience replay",
+    replay=Replay(),
+    anchors=Anchors(),
+    terms=(EntropyPenalty(), Calibration()),
+)
+PIVOT = replace(
+    SER, name="pivot", summary="DAPO + experience replay + advantage allocation", visual=VisualAllocation()
+)
 
-_ALL = (
-    _GRPO,
-    _DAPO,
-    _PAPO,
-    _VPPO,
-    _CALIBRL,
-    replace(_CALIBRL, name="calibrl-vaa", summary="CalibRL + vision-guided advantage allocation", **_VAA),
-    _CALIBRL_ORIGINAL,
+CALIBRL_VAA = replace(
+    CALIBRL,
+    name="calibrl-vaa",
+    summary="CalibRL + vision-guided advantage allocation",
+    visual=VisualAllocation(),
+)
+ABLATIONS = (
     replace(
-        _PIVOT, name="off-pg-vaa", summary="PIVOT, experience by policy gradient", anchor_use="off_policy"
-    ),
-    replace(_PIVOT, name="off-sft-vaa", summary="PIVOT, experience as supervised target", anchor_use="sft"),
-    _SER_ONLY,
-    _VAA_ONLY,
-    replace(_PIVOT, name="ser-vaa-local", summary="PIVOT with local support alone: U = c", utility="local"),
-    _PIVOT,
-    replace(_GRPO, name="pivot-grpo", summary="GRPO + experience replay + allocation", **_SER, **_VAA),
-    replace(
-        _PIVOT,
-        name="pivot-bounded",
-        summary="PIVOT, ours: U within [-1, 1], and it never softens a wrong response's penalty",
-        utility_bound=1.0,
-        soften_wrong=False,
+        PIVOT,
+        name="off-pg-vaa",
+        summary="PIVOT, experience by policy gradient",
+        terms=(EntropyPenalty(), OffPolicy()),
     ),
     replace(
-        _PIVOT,
-        name="pivot-adaptive",
-        summary="PIVOT, ours: beta follows how well c tells right responses from wrong ones",
-        beta=1.0,
-        adapt_beta=True,
+        PIVOT,
+        name="off-sft-vaa",
+        summary="PIVOT, experience as supervised target",
+        terms=(EntropyPenalty(), SupervisedTarget()),
     ),
+    SER,
+    VAA,
     replace(
-        _PIVOT,
-        name="pivot-absolute",
-        summary="PIVOT, ours: c = p - q, so that unlikely tokens weigh little",
-        beta=1.0,
-        support_form="absolute",
+        PIVOT,
+        name="ser-vaa-local",
+        summary="PIVOT with local support alone: U = c",
+        visual=VisualAllocation(utility="local"),
     ),
+    PIVOT,
     replace(
-        _PIVOT,
-        name="pivot-weighted",
-        summary="PIVOT, ours: c = p - q and A + beta A |U|, so that nothing is pushed but by its reward",
-        beta=1.0,
-        support_form="absolute",
-        modulation="weigh",
+        PIVOT,
+        name="pivot-grpo",
+        summary="GRPO + experience replay + allocation",
+        policy_loss=GRPO.policy_loss,
+        terms=(*GRPO.terms, Calibration()),
+        dynamic_sampling=False,
     ),
 )
 
-PRESETS: Mapping[str, Method] = MappingProxyType({method.name: method for method in _ALL})
-"""Name -> method, in the order in which the paper presents them; the last four are changes of ours to PIVOT."""
+_GROUPED = {
+    "Baselines": (GRPO, DAPO, PAPO, VPPO, CALIBRL, CALIBRL_VAA, CALIBRL_ORIGINAL),
+    "PIVOT and its ablations": ABLATIONS,
+    "Our variants of PIVOT": variants_of(PIVOT),
+}
+
+_known = {method.name: method for methods in _GROUPED.values() for method in methods}
+_groups = {title: [method.name for method in methods] for title, methods in _GROUPED.items()}
+
+PRESETS: Mapping[str, Method] = MappingProxyType(_known)
+"""Name -> method, in the order in which the paper presents them; then our variants and registered methods."""
+GROUPS: Mapping[str, list[str]] = MappingProxyType(_groups)
+"""Kind -> names of its methods."""
 
 
 def preset(name: str) -> Method:
@@ -124,3 +143,16 @@ def preset(name: str) -> Method:
     near = difflib.get_close_matches(name, PRESETS, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     raise ValueError(f"method {name!r} is not known{hint} (known: {', '.join(PRESETS)})")
+
+
+def register_method(method: Method) -> None:
+    """Make a method available by its name in this process, for `pivot.train` and `preset`.
+
+    Example:
+        pivot.register_method(Method("mine", "DAPO with a term of my own", terms=(EntropyPenalty(), MyTerm())))
+    """
+    if _known.get(method.name, method) != method:
+        raise ValueError(f"there is already another method of the name {method.name!r}")
+    if method.name not in _known:
+        _groups.setdefault("Registered", []).append(method.name)
+    _known[method.name] = method

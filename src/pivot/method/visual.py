@@ -1,11 +1,17 @@
-"""The visual utility of a token (Eq. 10-13 and 25-27). Nothing here carries a gradient."""
+"""Vision-guided advantage allocation (Eq. 10-15 and 25-27). Nothing here carries a gradient."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
+from pivot.method.advantage import add_visual_advantage, modulate_advantage
+from pivot.method.batch import Batch, Diagnostics
 from pivot.method.numerics import clamped_log_ratio, on_valid, rank_valid, valid_logprobs
+from pivot.method.part import ANY, Bounds, Part
 from pivot.method.shapes import check_floating, check_mask, check_range
 
 MEAN_ENTROPY_FLOOR = 1e-8
@@ -126,19 +132,6 @@ def detrend(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def combine_utility(
-    support_BT: Tensor, gate_BT: Tensor, future_BT: Tensor, mask_BT: Tensor, *, future_coef: float = 0.5
-) -> Tensor:
-    """U_t = c_t + lambda * Detrending(u_t F_t) (Eq. 13) from its parts, [B, T]; 0 where masked."""
-    check_floating("support_BT", support_BT, ("B", "T"))
-    check_floating("gate_BT", gate_BT, support_BT.shape)
-    check_floating("future_BT", future_BT, support_BT.shape)
-    valid_BT = mask_BT.bool()
-    gated_BT = on_valid(gate_BT, valid_BT) * on_valid(future_BT, valid_BT)
-    return on_valid(support_BT, valid_BT) + future_coef * detrend(gated_BT, mask_BT)
-
-
-@torch.no_grad()
 def token_utility(
     support_BT: Tensor,
     entropy_BT: Tensor,
@@ -163,9 +156,97 @@ def token_utility(
     Returns:
         [B, T], 0 where masked.
     """
+    check_floating("support_BT", support_BT, entropy_BT.shape)
+    valid_BT = mask_BT.bool()
     gate_BT = entropy_gate(entropy_BT, mask_BT, mean_entropy=mean_entropy)
     future_BT = future_support(support_BT, mask_BT, window=window, discount=discount)
-    return combine_utility(support_BT, gate_BT, future_BT, mask_BT, future_coef=future_coef)
+    return on_valid(support_BT, valid_BT) + future_coef * detrend(gate_BT * future_BT, mask_BT)
+
+
+@dataclass(frozen=True)
+class VisualPart(Part):
+    """What an image changes about the advantages."""
+
+    def needs(self) -> tuple[str, ...]:
+        return ("corrupted_logprobs_BT",)
+
+    def __call__(self, batch: Batch, advantage_B: Tensor) -> tuple[Tensor, Tensor, Diagnostics]:
+        """From the advantage of each response to `advantage_BT`, `policy_mask_BT` and their diagnostics."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class VisualAllocation(VisualPart):
+    """VAA: tokens that the image supports get more of their response's advantage, the others less."""
+
+    bounds: ClassVar[Bounds] = {
+        "beta": (0, ANY),
+        "support_floor": (-ANY, 0),
+        "future_window": (1, ANY),
+        "future_discount": (0, 1),
+        "future_coef": (-ANY, ANY),
+    }
+
+    utility: Literal["local", "future"] = "future"
+    """U = c (the ablation VAA_local), or Eq. 13."""
+    beta: float = 0.1
+    """Strength of the advantage modulation (Eq. 14). The paper prints no value; a validation split chose ours."""
+    support_floor: float | None = -5.0
+    """Lower bound of c (Eq. 10) before it is used; null is the literal equation. Not in the paper."""
+    future_window: int = 32
+    """W of Eq. 11 (App. C.2)."""
+    future_discount: float = 0.8
+    """gamma of Eq. 11 (App. C.2)."""
+    future_coef: float = 0.5
+    """lambda of Eq. 13 (App. C.2)."""
+
+    def __call__(self, batch: Batch, advantage_B: Tensor) -> tuple[Tensor, Tensor, Diagnostics]:
+        literal_BT = self.support(batch)  # Eq. 10: c
+        support_BT = literal_BT if self.support_floor is None else literal_BT.clamp(min=self.support_floor)
+        utility_BT = support_BT
+        if self.utility == "future":
+            utility_BT = token_utility(  # Eq. 11-13: F, u, U
+                support_BT,
+                batch.entropy_BT,
+                batch.mask_BT,
+                window=self.future_window,
+                discount=self.future_discount,
+                future_coef=self.future_coef,
+            )
+        advantage_BT, diagnostics = self.modulate(batch, advantage_B, support_BT, utility_BT)  # Eq. 14, 15
+        num_clipped = (literal_BT < support_BT).sum()
+        diagnostics = replace(
+            diagnostics,
+            support_BT=support_BT,
+            utility_BT=utility_BT,
+            support_clipped_share=num_clipped / batch.mask_BT.bool().sum().clamp(min=1),
+            **self._future_parts(batch, support_BT),
+        )
+        return advantage_BT, batch.mask_BT.bool(), diagnostics
+
+    def support(self, batch: Batch) -> Tensor:
+        """c, without its floor."""
+        corrupted_BT = batch.given("corrupted_logprobs_BT")
+        return visual_support(batch.clean_logprobs_BT, corrupted_BT, batch.mask_BT, floor=None)
+
+    def modulate(
+        self, batch: Batch, advantage_B: Tensor, support_BT: Tensor, utility_BT: Tensor
+    ) -> tuple[Tensor, Diagnostics]:
+        """Eq. 14 and 15, and what they did."""
+        rows = (advantage_B, utility_BT, batch.correct_B, batch.mask_BT)
+        advantage_BT = modulate_advantage(*rows, beta=self.beta)
+        unprotected_BT = add_visual_advantage(advantage_B, utility_BT, batch.mask_BT, beta=self.beta)
+        return advantage_BT, Diagnostics(protected_BT=advantage_BT != unprotected_BT)
+
+    def _future_parts(self, batch: Batch, support_BT: Tensor) -> dict[str, Tensor]:
+        """F and u once more, for the records."""
+        if self.utility == "local":
+            return {}
+        window, discount = self.future_window, self.future_discount
+        return {
+            "future_BT": future_support(support_BT, batch.mask_BT, window=window, discount=discount),
+            "gate_BT": entropy_gate(batch.entropy_BT, batch.mask_BT),
+        }
 
 
 def _discounted_window_sum(values_BT: Tensor, window: int, discount: float) -> Tensor:

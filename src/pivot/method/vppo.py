@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
-from pivot.method.numerics import on_valid
+from pivot.method.batch import Batch, Diagnostics
+from pivot.method.numerics import k3_divergence, on_valid
+from pivot.method.part import ANY, Bounds
 from pivot.method.shapes import check_floating, check_index, check_mask, check_range
+from pivot.method.visual import VisualPart
 
 
 @torch.no_grad()
@@ -63,6 +69,41 @@ def shaping_factor(
     counted_B = length_B > 0
     factor_B[counted_B] = _relative_to_minibatch(mean_B[counted_B], minibatch_B[counted_B].long(), floor)
     return factor_B
+
+
+@dataclass(frozen=True)
+class TokenSelection(VisualPart):
+    """VPPO: the loss of the most image-dependent tokens alone, advantages shaped by each response's dependency."""
+
+    bounds: ClassVar[Bounds] = {
+        "token_keep_share": (0, 1),
+        "shaping_floor": (0, 1),
+        "perception_clip": (0, ANY),
+    }
+
+    token_keep_share: float = 0.4
+    """Share of each response's tokens that stay in the policy loss, by visual dependency (VPPO: 0.4)."""
+    shaping_floor: float | None = 0.9
+    """Smallest factor of VPPO's advantage shaping (0.9); null for no shaping."""
+    perception_clip: float = 10.0
+    """Upper bound of the k3 of a token in PAPO and VPPO."""
+
+    def __call__(self, batch: Batch, advantage_B: Tensor) -> tuple[Tensor, Tensor, Diagnostics]:
+        valid_BT = batch.mask_BT.bool()
+        dependency_BT = k3_divergence(
+            batch.clean_logprobs_BT,
+            batch.given("corrupted_logprobs_BT"),
+            valid_BT,
+            maximum=self.perception_clip,
+        )
+        advantage_BT = advantage_B[:, None].expand(valid_BT.shape)
+        if self.shaping_floor is not None:
+            factor_B = shaping_factor(
+                dependency_BT, valid_BT, floor=self.shaping_floor, minibatch_B=batch.minibatch_B
+            )
+            advantage_BT = advantage_BT * factor_B[:, None]
+        kept_BT = top_token_mask(dependency_BT, valid_BT, share=self.token_keep_share)
+        return advantage_BT, kept_BT, Diagnostics()
 
 
 def _relative_to_minibatch(mean_B: Tensor, minibatch_B: Tensor, floor: float) -> Tensor:

@@ -1,14 +1,21 @@
-"""Image interventions I -> I~ (Section 3.2, App. D.1): black patches, a grey canvas, Gaussian noise.
+"""Image corruptions I -> I~ (Section 3.2, App. D.1): black patches, a grey canvas, Gaussian noise, or your own.
 
-They act on the processor's output, where rows are the ViT's own patches: exact, cheap, no second image processing.
-`raw` does the same on the original image, as PAPO does. One mask a prompt and step, from a hash of (seed, step,
-prompt id, image index): independent of order, batch split and number of workers.
+A corruption is one function. It acts on the processor's output, in which the ViT's own patches can be addressed: exact
+and cheap, without processing the image again. With `raw` the same function acts on the original image, as in PAPO. The
+random generator is seeded from (seed, step, prompt id, image index), so masks do not depend on order, batch split or
+number of workers.
 """
 
 from __future__ import annotations
 
+import importlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from functools import cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -16,24 +23,124 @@ from PIL import Image
 from torch import Tensor
 
 from pivot.data.images import open_rgb
-from pivot.models.encoding import EncodedImage, EncodedPrompt, PromptEncoder
+from pivot.errors import UserError
 from pivot.seeding import stable_seed
+
+if TYPE_CHECKING:
+    from pivot.models.encoding import PromptEncoder
+    from pivot.models.family import EncodedImage, EncodedPrompt
 
 GREY = 128.0
 
 
 @dataclass(frozen=True)
+class Canvas:
+    """An image as a corruption sees it: pixel values, and the N patches that they belong to."""
+
+    values: Tensor
+    """Pixel values 0..255; the shape depends on the model family."""
+    patch: Tensor
+    """int64, broadcasts against `values`: the patch of each pixel."""
+    centre_N2: Tensor
+    """Vertical and horizontal centre of each patch, as fractions of the image's height and width."""
+
+    @property
+    def num_patches(self) -> int:
+        return len(self.centre_N2)
+
+    def per_pixel(self, chosen_N: Tensor) -> Tensor:
+        """A value per patch -> the value of each pixel's patch; broadcasts against `values`."""
+        return chosen_N[self.patch]
+
+
+@dataclass(frozen=True)
 class Corruption:
-    """An intervention and its strength.
+    """A corruption and its strength.
 
     Example:
         Corruption(kind="patch", probability=0.6)
     """
 
-    kind: Literal["patch", "grey", "gaussian"] = "patch"
+    kind: str = "patch"
+    """A name in `CORRUPTIONS`, or `module:function`."""
     probability: float = 0.6
     sigma: float = 189.0
     raw: bool = False
+
+    def __post_init__(self) -> None:
+        find(self.kind)
+
+
+CorruptionFunction = Callable[[Canvas, Corruption, torch.Generator], tuple[Tensor | bool, Tensor | float]]
+"""Returns where the image changes (bool) and the pixel values there; both broadcast against `canvas.values`."""
+
+
+def patch(
+    canvas: Canvas, settings: Corruption, generator: torch.Generator
+) -> tuple[Tensor | bool, Tensor | float]:
+    """Each patch black with the given probability."""
+    hidden_N = torch.rand(canvas.num_patches, generator=generator) < settings.probability
+    return canvas.per_pixel(hidden_N), 0.0
+
+
+def grey(
+    canvas: Canvas, settings: Corruption, generator: torch.Generator
+) -> tuple[Tensor | bool, Tensor | float]:
+    """The whole image (128, 128, 128)."""
+    return True, GREY
+
+
+def gaussian(
+    canvas: Canvas, settings: Corruption, generator: torch.Generator
+) -> tuple[Tensor | bool, Tensor | float]:
+    """Pixel noise of standard deviation sigma."""
+    noise = torch.randn(canvas.values.shape, generator=generator) * settings.sigma
+    return True, (canvas.values + noise).clamp(0.0, 255.0)
+
+
+CORRUPTIONS: dict[str, CorruptionFunction] = {"patch": patch, "grey": grey, "gaussian": gaussian}
+
+
+def register(name: str, function: CorruptionFunction) -> None:
+    """Make a corruption known as `corruption.kind=NAME` in this process."""
+    if ":" in name or name in CORRUPTIONS:
+        raise UserError(f"corruption {name!r} cannot be registered: the name is taken or contains a colon.")
+    CORRUPTIONS[name] = function
+
+
+def find(kind: str) -> CorruptionFunction:
+    """The function that a `corruption.kind` names: a registered name, or `module:function`."""
+    return CORRUPTIONS[kind] if kind in CORRUPTIONS else _imported(kind)
+
+
+@cache
+def _imported(kind: str) -> CorruptionFunction:
+    module_name, _, name = kind.partition(":")
+    if not (module_name and name):
+        known = ", ".join(CORRUPTIONS)
+        raise UserError(f"corruption.kind is {kind!r}, but must be one of {known}, or module:function.")
+    try:
+        with _current_folder_importable():
+            module = importlib.import_module(module_name)
+    except ImportError as cause:
+        raise UserError(
+            f"corruption.kind is {kind!r}, but {module_name} cannot be imported ({cause}): put it on the PYTHONPATH."
+        ) from cause
+    function: CorruptionFunction | None = vars(module).get(name)
+    if function is None:
+        raise UserError(f"corruption.kind is {kind!r}, but {module_name} has no function {name}.")
+    return function
+
+
+@contextmanager
+def _current_folder_importable() -> Iterator[None]:
+    """Commands do not import from the current folder; here it comes last, after installed modules."""
+    before = list(sys.path)
+    sys.path.append(os.getcwd())
+    try:
+        yield
+    finally:
+        sys.path[:] = before
 
 
 class Corruptor:
@@ -41,13 +148,9 @@ class Corruptor:
 
     def __init__(self, encoder: PromptEncoder, corruption: Corruption, seed: int) -> None:
         self.encoder, self.corruption, self.seed = encoder, corruption, seed
-        processor = encoder.image_processor
-        self._mean = torch.tensor(processor.image_mean).view(1, -1, 1, 1)
-        self._std = torch.tensor(processor.image_std).view(1, -1, 1, 1)
-        self._patch = processor.patch_size
 
     def corrupt(self, encoded: EncodedPrompt, step: int) -> EncodedPrompt:
-        """The prompt with each of its images corrupted independently; the text stays as it is."""
+        """The prompt with each of its images corrupted independently; the text does not change."""
         return encoded.with_images(
             tuple(self._corrupt(encoded, index, step) for index in range(len(encoded.images)))
         )
@@ -55,53 +158,40 @@ class Corruptor:
     def _corrupt(self, encoded: EncodedPrompt, index: int, step: int) -> EncodedImage:
         seed = stable_seed(self.seed, step, encoded.prompt.id, index)
         generator = torch.Generator().manual_seed(seed)
-        if self.corruption.raw:
-            pixels = np.asarray(open_rgb(encoded.prompt.images[index]))
-            return self.encoder.encode_image(Image.fromarray(self._corrupt_raw(pixels, generator)))
-        image = encoded.images[index]
-        return EncodedImage(self._corrupt_patches(image.patches_NC, generator), image.grid_thw)
+        family = self.encoder.family
+        if not self.corruption.raw:
+            image = encoded.images[index]
+            return family.repaint(image, *self._apply(family.canvas(image), generator))
+        pixels_HWC = np.asarray(open_rgb(encoded.prompt.images[index]))
+        canvas = raw_canvas(pixels_HWC, family.patch_size)
+        where, values = (torch.as_tensor(part) for part in self._apply(canvas, generator))
+        corrupted_HWC = torch.where(where, values, canvas.values).to(torch.uint8)
+        return family.encode_image(Image.fromarray(corrupted_HWC.numpy()))
 
-    def _corrupt_patches(self, patches_NC: Tensor, generator: torch.Generator) -> Tensor:
-        pixels = self._pixels(patches_NC)
-        if self.corruption.kind == "patch":
-            hidden = torch.rand(len(pixels), generator=generator) < self.corruption.probability
-            out = torch.where(hidden[:, None, None, None], self._normalised(0.0), pixels)
-        elif self.corruption.kind == "grey":
-            out = self._normalised(GREY).expand_as(pixels)
-        else:
-            # Both frames of a still image are the same picture, so they get the same noise.
-            noise = torch.randn(pixels[:, :, :1].shape, generator=generator) * self.corruption.sigma
-            values = (pixels * self._std + self._mean) * 255.0
-            out = self._normalised((values + noise).clamp(0.0, 255.0))
-        return out.reshape(patches_NC.shape)
+    def _apply(self, canvas: Canvas, generator: torch.Generator) -> tuple[Tensor | bool, Tensor | float]:
+        found = find(self.corruption.kind)(canvas, self.corruption, generator)
+        if not isinstance(found, tuple) or len(found) != 2:
+            raise UserError(
+                f"corruption {self.corruption.kind} returned {type(found).__name__}; expected (where, values)."
+            )
+        return found
 
-    def _pixels(self, patches_NC: Tensor) -> Tensor:
-        """Patches as [patch, colour, frame, pixel]."""
-        return patches_NC.view(len(patches_NC), self._mean.shape[1], -1, self._patch**2)
 
-    def _normalised(self, value: Tensor | float) -> Tensor:
-        """A pixel value of 0..255 as the model sees it."""
-        return (torch.as_tensor(value) / 255.0 - self._mean) / self._std
+def raw_canvas(pixels_HWC: np.ndarray, patch_size: int) -> Canvas:
+    """An image before any processing, cut into cells of the ViT's patch size from the top left."""
+    height, width = pixels_HWC.shape[:2]
+    row_H, column_W = torch.arange(height) // patch_size, torch.arange(width) // patch_size
+    num_rows, num_columns = -(-height // patch_size), -(-width // patch_size)
+    # The last cells may be cut off, so their centre is that of what is left.
+    vertical = _centres(num_rows, patch_size, height)
+    horizontal = _centres(num_columns, patch_size, width)
+    return Canvas(
+        values=torch.from_numpy(pixels_HWC.astype(np.float32)),
+        patch=(row_H[:, None] * num_columns + column_W)[..., None],
+        centre_N2=torch.cartesian_prod(vertical, horizontal),
+    )
 
-    def _corrupt_raw(self, pixels_HWC: np.ndarray, generator: torch.Generator) -> np.ndarray:
-        if self.corruption.kind == "grey":
-            return np.full_like(pixels_HWC, int(GREY))
-        if self.corruption.kind == "gaussian":
-            noise = torch.randn(pixels_HWC.shape, generator=generator).numpy() * self.corruption.sigma
-            return np.clip(pixels_HWC + noise, 0, 255).astype(np.uint8)
-        size = self._patch
-        height, width = pixels_HWC.shape[:2]
-        cells = (-(-height // size), -(-width // size))
-        hidden = (torch.rand(cells, generator=generator) < self.corruption.probability).numpy()
-        hidden = hidden.repeat(size, 0).repeat(size, 1)[:height, :width]
-        return np.where(hidden[..., None], np.uint8(0), pixels_HWC)
 
-    def picture(self, image: EncodedImage) -> Image.Image:
-        """The picture that patches show, back in pixels: for people to look at."""
-        merge = self.encoder.image_processor.merge_size
-        _, rows, columns = image.grid_thw
-        pixels = self._pixels(image.patches_NC)[:, :, 0]
-        pixels = (pixels * self._std[:, :, 0] + self._mean[:, :, 0]) * 255.0
-        blocks = pixels.view(rows // merge, columns // merge, merge, merge, -1, self._patch, self._patch)
-        whole = blocks.permute(0, 2, 5, 1, 3, 6, 4).reshape(rows * self._patch, columns * self._patch, -1)
-        return Image.fromarray(whole.round().clamp(0, 255).to(torch.uint8).numpy())
+def _centres(num_cells: int, size: int, length: int) -> Tensor:
+    edges = (torch.arange(num_cells + 1) * size).clamp(max=length)
+    return (edges[:-1] + edges[1:]) / (2 * length)

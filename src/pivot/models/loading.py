@@ -1,4 +1,4 @@
-"""From a name to a policy: the tiny models, a local folder, a run, or the hub; and back into a folder."""
+"""Loads a policy by name (tiny models, a local folder, a run, the hub) and saves it into a folder."""
 
 from __future__ import annotations
 
@@ -16,26 +16,24 @@ from transformers import (
     AutoModelForImageTextToText,
     AutoTokenizer,
     GenerationConfig,
+    PretrainedConfig,
     PreTrainedModel,
 )
-from transformers import Qwen2VLImageProcessorPil as ImageProcessor
 from transformers.utils import logging as transformers_logging
 
 from pivot import tiny
 from pivot.durable import finished_checkpoints
 from pivot.errors import UserError
 from pivot.models.encoding import PromptEncoder
+from pivot.models.family import find_family
 from pivot.models.policy import Policy
-from pivot.models.shared_prefix import share_prefixes
-from pivot.models.vision import batch_vision_attention, linear_patch_embedding
 
-FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
 TINY = {"tiny": "easy", "tiny-hard": "hard"}
 
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """How a model is held; the fields of the `model` section of a configuration."""
+    """How a model is held in memory: the fields of a configuration's `model` section."""
 
     dtype: Literal["float32", "bfloat16"] = "float32"
     device: str = "auto"
@@ -49,7 +47,7 @@ class ModelOptions:
 
 
 def load_policy(name: str, options: ModelOptions | None = None) -> Policy:
-    """The policy that a name stands for, ready for scoring and rollouts.
+    """The model of that name, ready for scoring and rollouts.
 
     Example:
         load_policy("tiny"); load_policy("Qwen/Qwen2.5-VL-3B-Instruct", ModelOptions(dtype="bfloat16"))
@@ -58,35 +56,42 @@ def load_policy(name: str, options: ModelOptions | None = None) -> Policy:
     path = resolve_model(name)
     with _quiet_transformers():
         model, tokenizer, processor = _load_parts(path, name, options)
-    _limit_images(processor, options)
     prepare_forward(model)
     _prepare(model, options)
     model.to(pick_device(options.device))
-    return Policy(model, tokenizer, PromptEncoder(model, tokenizer, processor))
+    return _assemble(model, tokenizer, processor, options)
 
 
 def prepare_forward(model: Any) -> None:
-    """The forwards that everything here is built on, in place: same weights, same results, less time."""
-    batch_vision_attention(model)
-    linear_patch_embedding(model)
-    share_prefixes(model)
+    """Replace the model's forwards by faster ones with the same results, in place."""
+    find_family(model.config.model_type).prepare(model)
 
 
 def load_tokenizer_only(folder: Path, options: ModelOptions | None = None) -> Policy:
     """A policy without weights, for engines that hold the weights themselves: it encodes and knows its tokens."""
     path = str(folder)
     with _quiet_transformers(), torch.device("meta"):
-        model = AutoModelForImageTextToText.from_config(AutoConfig.from_pretrained(path))
+        config = AutoConfig.from_pretrained(path)
+        model = AutoModelForImageTextToText.from_config(config)
         tokenizer = AutoTokenizer.from_pretrained(path)
-        processor = ImageProcessor.from_pretrained(path)
+        processor = _image_processor(config, path)
     with suppress(OSError):  # not every model has one
         model.generation_config = GenerationConfig.from_pretrained(path)
-    _limit_images(processor, options or ModelOptions())
-    return Policy(model, tokenizer, PromptEncoder(model, tokenizer, processor))
+    return _assemble(model, tokenizer, processor, options or ModelOptions())
+
+
+def _assemble(model: Any, tokenizer: Any, processor: Any, options: ModelOptions) -> Policy:
+    family = find_family(model.config.model_type)
+    family.limit_images(processor, options.min_pixels, options.max_pixels)
+    return Policy(model, tokenizer, PromptEncoder(family(model, tokenizer, processor)))
+
+
+def _image_processor(config: PretrainedConfig, path: str) -> Any:
+    return find_family(config.model_type).image_processor_class.from_pretrained(path)
 
 
 def resolve_model(name: str) -> str:
-    """A tiny name -> its folder; a run's folder -> its newest checkpoint's model; anything else as it is."""
+    """A tiny model -> its folder; a run's folder -> the model of its newest checkpoint; anything else unchanged."""
     if name in TINY:
         return str(tiny.checkpoint_path(TINY[name]))
     folder = Path(name).expanduser()
@@ -102,16 +107,17 @@ def resolve_model(name: str) -> str:
 
 
 def file_limits(folder: Path) -> tuple[int, int]:
-    """Smallest and largest image area, in pixels, by the files of a model's folder."""
+    """Smallest and largest image area, in pixels, according to the files of a model's folder."""
     try:
         with _quiet_transformers():
-            size = ImageProcessor.from_pretrained(str(folder)).size
+            config = AutoConfig.from_pretrained(str(folder))
+            processor = _image_processor(config, str(folder))
     except (OSError, ValueError) as cause:
         reason = str(cause).strip().splitlines()[0].rstrip(".:")
         raise UserError(
             f"cannot read how {folder} resizes images ({reason}); it needs a preprocessor_config.json"
         ) from cause
-    return size["shortest_edge"], size["longest_edge"]
+    return find_family(config.model_type).image_limits(processor)
 
 
 def pick_device(name: str) -> torch.device:
@@ -124,10 +130,7 @@ def pick_device(name: str) -> torch.device:
 
 def save_policy(policy: Policy, folder: Path) -> None:
     """An ordinary Hugging Face folder: weights, config, tokenizer, image processor. Adapters are merged in."""
-    with _quiet_transformers():
-        policy.model.save_pretrained(folder, state_dict=merged_state(policy.model))
-        policy.tokenizer.save_pretrained(folder)
-        policy.encoder.image_processor.save_pretrained(folder)
+    save_with_weights(policy, merged_state(policy.model), folder)
 
 
 def save_with_weights(policy: Policy, weights: dict[str, torch.Tensor], folder: Path) -> None:
@@ -135,11 +138,11 @@ def save_with_weights(policy: Policy, weights: dict[str, torch.Tensor], folder: 
     with _quiet_transformers():
         policy.model.save_pretrained(folder, state_dict=weights)
         policy.tokenizer.save_pretrained(folder)
-        policy.encoder.image_processor.save_pretrained(folder)
+        policy.family.image_processor.save_pretrained(folder)
 
 
 def merged_state(model: PreTrainedModel) -> dict[str, torch.Tensor]:
-    """The weights as a plain model has them; low-rank adapters are added onto a copy, the model keeps its own."""
+    """The weights of a plain model; low-rank adapters are merged into copies, the model itself does not change."""
     state = {name: value for name, value in model.state_dict().items() if ".lora_" not in name}
     plain = {name.replace(".base_layer.", "."): value for name, value in state.items()}
     modules: dict[str, Any] = dict(model.named_modules())
@@ -152,6 +155,8 @@ def merged_state(model: PreTrainedModel) -> dict[str, torch.Tensor]:
 def _load_parts(path: str, name: str, options: ModelOptions) -> tuple[Any, Any, Any]:
     trust = {"trust_remote_code": options.trust_remote_code}
     try:
+        config = AutoConfig.from_pretrained(path, **trust)
+        find_family(config.model_type)
         model = AutoModelForImageTextToText.from_pretrained(
             path,
             dtype=getattr(torch, options.dtype),
@@ -160,27 +165,21 @@ def _load_parts(path: str, name: str, options: ModelOptions) -> tuple[Any, Any, 
             **trust,
         )
         tokenizer = AutoTokenizer.from_pretrained(path, **trust)
-        processor = ImageProcessor.from_pretrained(path)
-    except (OSError, ValueError, RuntimeError, SafetensorError) as cause:
+        processor = _image_processor(config, path)
+    except (OSError, ValueError, RuntimeError, SafetensorError, UserError) as cause:
         reason = str(cause).strip().splitlines()[0].rstrip(".:")
         raise UserError(
             f"cannot load the model {name!r} ({reason}); give a Hugging Face folder, a run's folder, a hub id that "
             "this machine can reach or has cached, or `tiny`"
         ) from cause
-    if model.config.model_type not in FAMILIES:
-        raise UserError(f"{name} is a {model.config.model_type} model; expected one of {', '.join(FAMILIES)}")
     return model, tokenizer, processor
-
-
-def _limit_images(processor: ImageProcessor, options: ModelOptions) -> None:
-    limits = {"shortest_edge": options.min_pixels, "longest_edge": options.max_pixels}
-    processor.size = {**dict(processor.size), **{k: v for k, v in limits.items() if v is not None}}
 
 
 def _prepare(model: PreTrainedModel, options: ModelOptions) -> None:
     model.requires_grad_(True)
     if options.freeze_vision:
-        model.model.visual.requires_grad_(False)
+        for parameter in find_family(model.config.model_type).vision_parameters(model):
+            parameter.requires_grad_(False)
     if options.lora_rank:
         _add_adapters(model, options.lora_rank)
     if options.gradient_checkpointing:
@@ -195,12 +194,12 @@ def _add_adapters(model: PreTrainedModel, rank: int) -> None:
         raise UserError(
             "model.lora_rank needs peft; install it with: pip install 'pivot-rl[lora]'"
         ) from cause
-    targets = r"model\.language_model\..*\.(q|k|v|o|gate|up|down)_proj"
+    targets = find_family(model.config.model_type).adapter_targets()
     inject_adapter_in_model(LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=targets), model)
 
 
 class _quiet_transformers:
-    """No progress bars and no advice from transformers while a model is loaded or saved."""
+    """Silences transformers' progress bars and warnings while a model is loaded or saved."""
 
     def __enter__(self) -> None:
         self._level = transformers_logging.get_verbosity()

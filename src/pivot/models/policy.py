@@ -1,4 +1,4 @@
-"""The policy pi_theta: one model with its encoder, and the two forwards that everything else is built from."""
+"""The policy pi_theta: one model with its encoder; image features, scores of responses, and the start of decoding."""
 
 from __future__ import annotations
 
@@ -11,51 +11,49 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
-from transformers.cache_utils import Cache
+from transformers.cache_utils import Cache, DynamicCache
 
 from pivot.method import token_statistics
-from pivot.models.encoding import EncodedPrompt, PromptEncoder
+from pivot.models.decoding import Continuation, PrefilledPrompts
+from pivot.models.encoding import PromptEncoder
+from pivot.models.family import EncodedPrompt, ImageFeatures, Layout
 from pivot.models.rows import PromptWithResponses, Rows, repeated_rows, tree_rows
 from pivot.models.shared_prefix import shares_prefixes
-from pivot.models.vision import ImageFeatures, encode_images
 
-Layout = Literal["tree", "repeated"]
-VISION_TOKENS = ("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id")
-VISION_PADDING = "<|vision_pad|>"
 FEATURE_CACHE_BYTES = 2 * 2**30
 
 
 @dataclass
 class ResponseStatistics:
-    """What a forward pass says of B responses, padded to T tokens; 0 where masked."""
+    """Scores of B responses, padded to T tokens; 0 where masked."""
 
     mask_BT: Tensor
     logprobs_BT: Tensor
     entropy_BT: Tensor
-    """Zeros where it was not asked for."""
+    """Zeros if not requested."""
     corrupted_logprobs_BT: Tensor | None = None
     divergence_BT: Tensor | None = None
-    """KL(clean || corrupted) over the whole vocabulary (Eq. 4, a token)."""
+    """KL(clean || corrupted) over the whole vocabulary (Eq. 4, per token)."""
 
 
 class Policy:
-    """A vision-language model that scores responses and whose parts rollouts are made of."""
+    """A vision-language model that scores responses and starts decoding."""
 
     def __init__(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, encoder: PromptEncoder
     ) -> None:
         self.model: Any = model
         """Hugging Face's own class; its parts are not typed."""
-        self.tokenizer, self.encoder = tokenizer, encoder
+        self.tokenizer, self.encoder, self.family = tokenizer, encoder, encoder.family
         self.temperature = 1.0
-        """Divides the logits of every log-prob, entropy and divergence: the policy is what is sampled from."""
+        """Divides the logits of every log-prob, entropy and divergence."""
         self.pad_id = _first_id(tokenizer.pad_token_id)
         self.end_ids = _end_ids(model, tokenizer)
-        self.banned_ids = _vision_ids(model, tokenizer)
+        self.banned_ids = self.family.banned_ids()
         self._features: dict[tuple[str, str], list[ImageFeatures]] = {}
         self._feature_bytes = 0
         self._encoding = Lock()
-        """Two threads may ask for the same image: the second waits and finds it done."""
+        """Two threads may need the same image: the second waits for the first."""
 
     @property
     def device(self) -> torch.device:
@@ -74,8 +72,10 @@ class Policy:
 
     @contextmanager
     def training(self) -> Iterator[None]:
-        """Where gradients are taken. Hugging Face recomputes activations in training mode alone, and decodes
-        without a cache then; these models have no dropout that the mode could switch on too."""
+        """Training mode, if gradient checkpointing is on: Hugging Face recomputes activations in that mode alone.
+
+        In training mode it decodes without a cache, so the mode ends with the block. Dropout is not used.
+        """
         self.model.train(self.model.is_gradient_checkpointing)
         try:
             yield
@@ -87,8 +87,10 @@ class Policy:
     def features(
         self, prompts: Sequence[EncodedPrompt], view: Literal["clean", "corrupted"] = "clean"
     ) -> list[list[ImageFeatures]]:
-        """Image features of each prompt: computed once for the same weights, with gradient where it is on."""
-        if torch.is_grad_enabled() and any(p.requires_grad for p in self.model.model.visual.parameters()):
+        """Image features of each prompt, cached until `forget_features` unless they need a gradient."""
+        if torch.is_grad_enabled() and any(
+            p.requires_grad for p in self.family.vision_parameters(self.model)
+        ):
             return self._encode(prompts)
         with self._encoding:
             missing = [p for p in prompts if (view, p.prompt.id) not in self._features]
@@ -101,7 +103,7 @@ class Policy:
         return (view, prompt.prompt.id) in self._features
 
     def forget_features(self) -> None:
-        """To be called whenever weights or corruption masks change."""
+        """Call this whenever weights or corruption masks change."""
         self._features.clear()
         self._feature_bytes = 0
 
@@ -112,43 +114,50 @@ class Policy:
             self._feature_bytes += size
 
     def _encode(self, prompts: Sequence[EncodedPrompt]) -> list[list[ImageFeatures]]:
-        flat = iter(encode_images(self.model, [image for p in prompts for image in p.images]))
+        images = [image for p in prompts for image in p.images]
+        flat = iter(self.family.image_features(self.model, images))
         return [[next(flat) for _ in p.images] for p in prompts]
 
     # Forwards --------------------------------------------------------------------------------------------
 
-    def embed(self, input_ids_RL: Tensor, features_R: Sequence[Sequence[ImageFeatures]]) -> dict[str, object]:
-        """Token embeddings with the image features of each row in their places."""
-        embeds = self.model.get_input_embeddings()(input_ids_RL)
-        images = [image for row in features_R for image in row]
-        if not images:
-            return {"inputs_embeds": embeds}
-        is_image_RL = input_ids_RL == self.encoder.image_token_id
-        tokens = torch.cat([image.tokens_ND for image in images]).to(embeds.dtype)
-        inputs: dict[str, object] = {
-            "inputs_embeds": embeds.masked_scatter(is_image_RL[..., None], tokens),
-        }
-        layers = list(zip(*(image.deepstack_ND for image in images), strict=True))
-        if layers:
-            inputs["visual_pos_masks"] = is_image_RL
-            inputs["deepstack_visual_embeds"] = [torch.cat(layer).to(embeds.dtype) for layer in layers]
-        return inputs
+    def embed(self, input_ids_RL: Tensor, features_R: Sequence[Sequence[ImageFeatures]]) -> dict[str, Any]:
+        """Inputs of the language model for rows and the images that occur in each."""
+        return self.family.embed(self.model, input_ids_RL, [image for row in features_R for image in row])
 
     def hidden(
         self,
-        inputs: dict[str, object],
-        position_ids_3RL: Tensor,
+        inputs: dict[str, Any],
+        position_ids_ARL: Tensor,
         attention_mask: Tensor | None,
         cache: Cache | None = None,
     ) -> Tensor:
-        """Last hidden states [R, L, D]; positions and mask are explicit, so nothing is left to be guessed."""
-        return self.model.model.language_model(
-            **inputs,
-            position_ids=position_ids_3RL,
-            attention_mask=attention_mask,
-            past_key_values=cache,
-            use_cache=cache is not None,
-        ).last_hidden_state
+        """Last hidden states [R, L, D]; rows are causal without a mask."""
+        return self.family.hidden(self.model, inputs, position_ids_ARL, attention_mask, cache)
+
+    def prefill(self, prompts: Sequence[EncodedPrompt]) -> tuple[PrefilledPrompts, Tensor]:
+        """One forward pass over left-padded prompts: their cache, and the hidden states [P, D] after them."""
+        lengths = [len(p) for p in prompts]
+        num_axes, longest = len(prompts[0].position_ids_AL), max(lengths)
+        ids_PL = torch.full((len(prompts), longest), self.pad_id)
+        positions_APL = torch.zeros(num_axes, len(prompts), longest, dtype=torch.int64)
+        seen_PL = torch.zeros(len(prompts), longest, dtype=torch.bool)
+        for row, prompt in enumerate(prompts):
+            start = longest - len(prompt)
+            ids_PL[row, start:] = prompt.input_ids_L
+            positions_APL[:, row, start:] = prompt.position_ids_AL
+            seen_PL[row, start:] = True
+        mask = None
+        if min(lengths) < longest:
+            mask = self.family.prefill_mask(self.model, seen_PL).to(self.device)
+        cache = DynamicCache()
+        inputs = self.embed(ids_PL.to(self.device), self.features(prompts))
+        hidden_PD = self.hidden(inputs, positions_APL.to(self.device), mask, cache)[:, -1]
+        position_P = torch.tensor([p.next_position for p in prompts], device=self.device)
+        return PrefilledPrompts(cache, seen_PL.to(self.device), position_P), hidden_PD
+
+    def continuation(self, prompts: PrefilledPrompts, num_samples: int, max_tokens: int) -> Continuation:
+        """Responses to prefilled prompts, to be decoded token by token."""
+        return self.family.continuation(self.model, prompts, num_samples, max_tokens)
 
     def score(
         self,
@@ -159,16 +168,16 @@ class Policy:
         corrupted_features: Sequence[Sequence[ImageFeatures]] | None = None,
         with_entropy: bool = True,
     ) -> ResponseStatistics:
-        """Log-prob and entropy of every response token, in the units' order of responses.
+        """Log-prob and entropy of every response token, responses in the order of the units.
 
-        With `corrupted_features`, also under the corrupted images and the divergence of the two (no gradient).
+        With `corrupted_features` also log-probs under the corrupted images (no gradient) and the divergence.
         """
         rows = (tree_rows(units) if layout == "tree" else repeated_rows(units, self.pad_id)).to(self.device)
-        clean_ND = self._predictors(rows, features)
+        clean_ND = self.predictors(rows, features)
         corrupted_ND = None
         if corrupted_features is not None:
             with torch.no_grad():
-                corrupted_ND = self._predictors(rows, corrupted_features)
+                corrupted_ND = self.predictors(rows, corrupted_features)
         found = token_statistics(
             clean_ND,
             self.head_weight_VD,
@@ -185,33 +194,26 @@ class Policy:
             divergence_BT=None if corrupted_ND is None else rows.spread(found.divergence_N),
         )
 
-    def _predictors(self, rows: Rows, features: Sequence[Sequence[ImageFeatures]]) -> Tensor:
+    def predictors(self, rows: Rows, features: Sequence[Sequence[ImageFeatures]]) -> Tensor:
         """Hidden states [N, D] that predict the response tokens."""
         inputs = self.embed(rows.input_ids_RL, [features[u] for u in rows.unit_R])
         if rows.shared_prefix is not None:
-            assert shares_prefixes(self.model), "tree rows need the attention of models/shared_prefix.py"
+            text_model = self.family.text_model(self.model)
+            assert shares_prefixes(text_model), "tree rows need the attention of models/shared_prefix.py"
             inputs["shared_prefix"] = rows.shared_prefix
-        hidden_RLD = self.hidden(inputs, rows.position_ids_3RL, None)
+        hidden_RLD = self.hidden(inputs, rows.position_ids_ARL, None)
         return hidden_RLD.flatten(0, 1).index_select(0, rows.predictor_N)
 
 
-def _vision_ids(model: Any, tokenizer: Any) -> list[int]:
-    """Tokens that stand for images: one of them in a response would break the next forward pass."""
-    settings = model.config.to_dict()
-    ids = {settings[name] for name in VISION_TOKENS if settings.get(name) is not None}
-    ids |= {i for text, i in tokenizer.get_added_vocab().items() if text == VISION_PADDING}
-    return sorted(ids)
-
-
 def _first_id(ids: Any) -> int:
-    """A tokenizer may name no padding; what stands there is masked anyway."""
+    """The padding token, if the tokenizer has one; padding is masked, so any token will do."""
     if isinstance(ids, list):
         return ids[0]
     return 0 if ids is None else ids
 
 
 def _end_ids(model: Any, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Tokens that end a response: the generation config's, and the tokenizer's end of turn."""
+    """Tokens that end a response: those of the generation config, and the tokenizer's end of turn."""
     found = model.generation_config.eos_token_id if model.generation_config else None
     ids = set(found if isinstance(found, list) else [] if found is None else [found])
     if tokenizer.eos_token_id is not None:

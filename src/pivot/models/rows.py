@@ -1,9 +1,9 @@
 """How prompts and responses are laid out for one forward pass.
 
-`tree`: one row for all: the prompts, then their responses as trees, so that what siblings have in common at their
-beginning is there once. Every response sees its prompt and itself; its positions go on from the prompt's.
-`repeated`: one row a response, [prompt | y], padded behind its end.
-Both give the same log-probs; `Rows` says in either which hidden state predicts which token.
+`tree`: one row for everything: the prompts, then their responses as trees, so that common beginnings of siblings occur
+once. Every response sees its prompt and itself; its positions continue the prompt's.
+`repeated`: one row per response, [prompt | y], right-padded.
+Both give the same log-probs. `Rows` says which hidden state predicts which token.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from pivot.models.encoding import EncodedPrompt
+from pivot.models.family import EncodedPrompt
 from pivot.models.shared_prefix import SharedPrefix, share
 from pivot.types import PreparedPrompt
 
@@ -27,7 +27,7 @@ PreparedT = TypeVar("PreparedT", bound=PreparedPrompt)
 
 @dataclass(frozen=True)
 class PromptWithResponses(Generic[PreparedT]):
-    """A prompt and some of its responses: what a micro-batch is made of."""
+    """A prompt and some of its responses; micro-batches consist of these."""
 
     prompt: PreparedT
     """Encoded wherever a model reads it; only measured in a driver without a model."""
@@ -36,7 +36,7 @@ class PromptWithResponses(Generic[PreparedT]):
 
     @property
     def tree_length(self) -> int:
-        """Tokens of a tree row at most: siblings may share some."""
+        """Tokens of a tree row at most; siblings may share some."""
         return len(self.prompt) + sum(len(y) for y in self.responses)
 
     @property
@@ -49,20 +49,20 @@ class Rows:
     """R rows of L tokens with B responses of at most T tokens, N of them to be predicted."""
 
     input_ids_RL: Tensor
-    position_ids_3RL: Tensor
+    position_ids_ARL: Tensor
     unit_R: list[int]
-    """Units whose images are shown, in the order of the rows."""
+    """Units whose images occur, in the order of the rows."""
     predictor_N: Tensor
     """Flat index r*L + l of the hidden state that predicts token n."""
     targets_N: Tensor
     token_BT: Tensor
-    """Which n token t of response b is; siblings that begin alike have the same. 0 where masked."""
+    """Index n of token t of response b; siblings with a common beginning share indices. 0 where masked."""
     mask_BT: Tensor
     shared_prefix: SharedPrefix | None = None
     """How a tree row attends; None: rows are causal."""
 
     def spread(self, values_N: Tensor | None) -> Tensor:
-        """Values of the predicted tokens in the responses' places; 0 where masked or not asked for."""
+        """Values of the predicted tokens per response; 0 where masked or not computed."""
         if values_N is None:
             return torch.zeros(self.mask_BT.shape, device=self.mask_BT.device)
         spread_BT = values_N.index_select(0, self.token_BT.flatten()).view(self.token_BT.shape)
@@ -87,7 +87,8 @@ def tree_rows(units: Sequence[PromptWithResponses[EncodedPrompt]]) -> Rows:
         for u, tree in enumerate(trees)
     ]
     positions = [
-        prompt.next_position + tree.depth_N.expand(3, -1) for prompt, tree in zip(prompts, trees, strict=True)
+        (prompt.next_position + tree.depth_N).expand(len(prompt.position_ids_AL), -1)
+        for prompt, tree in zip(prompts, trees, strict=True)
     ]
     targets_N = torch.cat([tree.targets_N for tree in trees])
     token_BT = _pad([row + int(first_N[u]) for u, tree in enumerate(trees) for row in tree.token_T])
@@ -97,7 +98,7 @@ def tree_rows(units: Sequence[PromptWithResponses[EncodedPrompt]]) -> Rows:
     prompt_of = [u for u, unit in enumerate(units) for _ in unit.responses]
     return Rows(
         input_ids_RL=torch.cat([*(p.input_ids_L for p in prompts), targets_N])[None],
-        position_ids_3RL=torch.cat([*(p.position_ids_3L for p in prompts), *positions], dim=1)[:, None],
+        position_ids_ARL=torch.cat([*(p.position_ids_AL for p in prompts), *positions], dim=1)[:, None],
         unit_R=list(range(len(units))),
         predictor_N=torch.cat(predictor),
         targets_N=targets_N,
@@ -108,13 +109,10 @@ def tree_rows(units: Sequence[PromptWithResponses[EncodedPrompt]]) -> Rows:
 
 
 def repeated_rows(units: Sequence[PromptWithResponses[EncodedPrompt]], pad_id: int) -> Rows:
-    """One row a response; causal, so that what is padded behind a row's end disturbs nothing."""
+    """One row per response. Rows are causal, so padding at the end changes nothing."""
     singles = [(u, unit.prompt, y) for u, unit in enumerate(units) for y in unit.responses]
     ids = [torch.cat([prompt.input_ids_L, y]) for _, prompt, y in singles]
-    positions = [
-        torch.cat([prompt.position_ids_3L, prompt.next_position + torch.arange(len(y)).expand(3, -1)], 1).T
-        for _, prompt, y in singles
-    ]
+    positions = [_continued(prompt, len(y)).T for _, prompt, y in singles]
     mask_BT = _pad([torch.ones(len(y), dtype=torch.bool) for _, _, y in singles])
     input_ids_RL = pad_sequence(ids, batch_first=True, padding_value=pad_id)
     start_R = torch.tensor([len(prompt) for _, prompt, _ in singles])
@@ -122,7 +120,7 @@ def repeated_rows(units: Sequence[PromptWithResponses[EncodedPrompt]], pad_id: i
     predictor_BT = first_R[:, None] + torch.arange(mask_BT.shape[1])
     return Rows(
         input_ids_RL=input_ids_RL,
-        position_ids_3RL=pad_sequence(positions, batch_first=True).permute(2, 0, 1),
+        position_ids_ARL=pad_sequence(positions, batch_first=True).permute(2, 0, 1),
         unit_R=[u for u, _, _ in singles],
         predictor_N=predictor_BT[mask_BT],
         targets_N=torch.cat([y for _, _, y in singles]),
@@ -137,14 +135,14 @@ class _Tree:
 
     targets_N: Tensor
     parent_N: Tensor
-    """Token before it; -1: the prompt's last."""
+    """The token before; -1: the prompt's last."""
     depth_N: Tensor
     token_T: list[Tensor]
     """The tokens of each response, in order."""
 
     @staticmethod
     def grow(responses: Sequence[Tensor]) -> _Tree:
-        """In alphabetical order a response shares with all before it what it shares with the last."""
+        """Sorted, a response has the longest common beginning with the one before it."""
         lengths = [len(y) for y in responses]
         ids_GT = pad_sequence(list(responses), batch_first=True, padding_value=-1).numpy()
         order = np.lexsort(ids_GT.T[::-1])
@@ -164,6 +162,12 @@ class _Tree:
             depth_N=torch.from_numpy(depth_GT[new_GT]),
             token_T=[torch.from_numpy(row[:n]) for row, n in zip(tokens, lengths, strict=True)],
         )
+
+
+def _continued(prompt: EncodedPrompt, num_tokens: int) -> Tensor:
+    """Positions [axes, L + T] of a prompt and a response."""
+    following = prompt.next_position + torch.arange(num_tokens)
+    return torch.cat([prompt.position_ids_AL, following.expand(len(prompt.position_ids_AL), -1)], 1)
 
 
 def _pad(rows: Sequence[Tensor]) -> Tensor:

@@ -1,8 +1,8 @@
 """Attention for a packed row that holds each prompt once, whatever the number of its responses.
 
-Everything but attention acts on tokens one by one, so it does not mind how they are ordered. Attention is computed
-here in a few calls: every prompt over itself, and every response over [its prompt | itself]. Siblings never meet, so no
-[L, L] mask over the whole row is made and no score is computed only to be thrown away.
+All layers except attention act on single tokens, so the order of tokens does not matter to them. Attention is computed
+here in a few calls: every prompt over itself, and every response over [its prompt | itself]. Siblings never see each
+other, so there is no [L, L] mask over the whole row and no score that is masked out afterwards.
 """
 
 from __future__ import annotations
@@ -20,10 +20,8 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 NAME = "shared_prefix"
-
-
 SEGMENT_GROWTH = 1.25
-"""Responses that attend in one call differ in length by this factor at most; what is padded is computed in vain."""
+"""Responses that attend in one call differ in length by this factor at most; padding wastes compute."""
 
 
 @dataclass(frozen=True)
@@ -43,13 +41,13 @@ class Segment:
 
 @dataclass(frozen=True)
 class SharedPrefix:
-    """Where the tokens of a packed row stand: P prompts of at most L tokens, and their responses."""
+    """The tokens of a packed row: P prompts of at most L tokens, and their responses."""
 
     prompt_PL: Tensor
     """Index in the row of each prompt token; 0 for padding."""
     segments: tuple[Segment, ...]
     result_M: Tensor
-    """Where the result of each token of the row stands in [prompts | segment | segment ...], all flat."""
+    """Index of each token's result in [prompts | segment | segment ...], all flat."""
     causal: Tensor
     """bool [1, 1, L, L]: what a prompt token sees of its prompt."""
 
@@ -61,9 +59,9 @@ class SharedPrefix:
 
 
 def share(prompts: Sequence[Tensor], responses: Sequence[Tensor], prompt_of: Sequence[int]) -> SharedPrefix:
-    """From the places in the row of each prompt's and each response's tokens.
+    """From the indices in the row of each prompt's and each response's tokens.
 
-    Tokens that several responses have in common are computed with each and read from the last.
+    Tokens that several responses share are computed with each and read from the last.
     """
     prompt_PL = pad_sequence(list(prompts), batch_first=True)
     num_tokens = 1 + max(int(places.max()) for places in (*prompts, *responses))
@@ -85,7 +83,7 @@ def share(prompts: Sequence[Tensor], responses: Sequence[Tensor], prompt_of: Seq
 
 
 def _alike(lengths: Sequence[int]) -> list[list[int]]:
-    """Indices by length, in runs whose longest is not much longer than their shortest."""
+    """Indices by length, in runs of similar length."""
     runs: list[list[int]] = []
     for index in sorted(range(len(lengths)), key=lambda i: lengths[i]):
         if not runs or lengths[index] > SEGMENT_GROWTH * lengths[runs[-1][0]]:
@@ -95,7 +93,7 @@ def _alike(lengths: Sequence[int]) -> list[list[int]]:
 
 
 def _visible_keys(prompt_lengths_B: Sequence[int], longest: int, num_tokens: int) -> Tensor:
-    """The prompt's own tokens and, of the response, those up to the query; one mask for all where prompts are alike."""
+    """The prompt's tokens, and those of the response up to the query; one mask for all prompts of equal length."""
     lengths = torch.tensor(prompt_lengths_B)
     if bool((lengths == lengths[0]).all()):
         lengths = lengths[:1]
@@ -114,7 +112,7 @@ def attend(
     scaling: float | None = None,
     **options: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """Hugging Face's attention interface; without a `shared_prefix` it is sdpa as ever.
+    """Hugging Face's attention interface; without a `shared_prefix` it is plain sdpa.
 
     query [1, heads, M, d], key and value [1, key heads, M, d] -> [1, M, heads, d].
     """
@@ -129,7 +127,7 @@ def attend(
         return _take(x_MKd, places).transpose(1, 2)
 
     def queries_of(places: Tensor) -> Tensor:
-        """[rows, key heads, repeats * tokens, d]: the query heads that share keys stand behind each other."""
+        """[rows, key heads, repeats * tokens, d]: query heads that share keys are adjacent."""
         q = _take(q_MHd, places).view(*places.shape, num_keys, repeats, size)
         return q.permute(0, 2, 3, 1, 4).reshape(len(places), num_keys, -1, size)
 
@@ -153,19 +151,19 @@ def attend(
 
 
 def _take(x_M: Tensor, places: Tensor) -> Tensor:
-    """x[places]; its backward adds rows up, which is far quicker than what plain indexing does there."""
+    """x[places], with a much faster backward than plain indexing."""
     return x_M.index_select(0, places.flatten()).view(*places.shape, *x_M.shape[1:])
 
 
-def share_prefixes(model: Any) -> None:
-    """Let the language model attend over packed rows where it uses sdpa; other kernels stay as they are."""
-    if model.model.language_model.config._attn_implementation == "sdpa":
-        model.model.language_model.config._attn_implementation = NAME
+def share_prefixes(text_model: Any) -> None:
+    """Let a language model that uses sdpa attend over packed rows, in place; other kernels are left alone."""
+    if text_model.config._attn_implementation == "sdpa":
+        text_model.config._attn_implementation = NAME
 
 
-def shares_prefixes(model: Any) -> bool:
-    """Whether the language model understands `shared_prefix`; others would ignore it and mix siblings up."""
-    return model.model.language_model.config._attn_implementation == NAME
+def shares_prefixes(text_model: Any) -> bool:
+    """Whether the language model takes `shared_prefix`; others would ignore it and mix siblings."""
+    return text_model.config._attn_implementation == NAME
 
 
 AttentionInterface.register(NAME, attend)

@@ -1,6 +1,6 @@
-"""Named starting points: one YAML file a recipe, in the form of any config file.
+"""Recipes: named starting configurations, one YAML file each.
 
-`recipe: NAME` in a file starts from that recipe; everything else is laid over it.
+`recipe: NAME` in a config file starts from that recipe; the other settings of the file override it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pivot.config.loading import load_file, nearest, overlay
+from pivot.config.loading import load_file, overlay
+from pivot.config.nearest import nearest
 from pivot.config.schema import hints
 from pivot.config.sections import Config
 from pivot.errors import UserError
@@ -22,7 +23,7 @@ __all__ = ["from_mapping", "get", "names"]
 
 
 def names() -> list[str]:
-    """All recipes: the embedded ones, then those of the paper."""
+    """All recipes: those of the tiny model first, then the paper's."""
     return sorted(
         (path.stem for path in FOLDER.glob("*.yaml")), key=lambda name: (not name.startswith("tiny"), name)
     )
@@ -40,13 +41,13 @@ def get(name: str) -> Config:
 
 
 def from_mapping(mapping: Mapping[str, Any], start: str | None = None) -> Config:
-    """A file's mapping over the recipe that it names itself, or over `start`."""
+    """A file's mapping applied to the recipe that it names, or to `start`."""
     named = mapping.get("recipe")
     if start is not None and named not in (None, start):
         raise UserError(
-            f"The config file starts from recipe {named!r}, but --recipe says {start!r}: give one of them."
+            f"The config file starts from recipe {named!r}, but --recipe is {start!r}; give only one of them."
         )
     name = str(start or named or NO_RECIPE)
-    # A run's config.json is complete in itself, also where its recipe was made in Python.
+    # A run's config.json is complete, even if its recipe was made in Python.
     own = name == NO_RECIPE or (name not in names() and mapping.keys() >= hints(Config).keys())
     return overlay(Config() if own else get(name), mapping)

@@ -1,4 +1,4 @@
-"""Pictures and pages from runs' folders, and nothing else as input."""
+"""Self-contained pages and figures from the folders of runs."""
 
 from pivot.report.comparison import write_comparison
 from pivot.report.run_page import write_report

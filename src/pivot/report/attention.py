@@ -1,4 +1,4 @@
-"""The paper's layer-wise attention figure: mass on image tokens over layers, one line a model."""
+"""The paper's layer-wise attention figure: attention mass on image tokens, one curve per model."""
 
 from __future__ import annotations
 
@@ -10,21 +10,23 @@ from typing import Any
 import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from pivot.durable import disk_errors, write_json
 from pivot.evaluate.attention import ImageAttention
-from pivot.report.figures import COLOURS, STYLE, save
+from pivot.report.charts import Curve, LineChart
+from pivot.report.figures import COLOURS, SOFT, STYLE, plot, save
 
 LEVEL = 0.95
 SIZE = (5.6, 3.0)
 PNG_DPI = 160
 NAME = "attention"
+MOST_DOTS = 40
+"""Layers up to which every one has a dot."""
 
 
 @dataclass(frozen=True)
 class AttentionStudy:
-    """What was measured, and on what."""
+    """The measured models, and the data they were measured on."""
 
     data: str
     num_samples: int
@@ -46,7 +48,7 @@ def write_attention(study: AttentionStudy, folder: Path) -> list[Path]:
 
 
 def study_numbers(study: AttentionStudy) -> dict[str, Any]:
-    """The content of `attention.json`: means and intervals a layer, mean response length, each prompt's mass."""
+    """The content of `attention.json`: mean and interval per layer, mean response length, mass per prompt."""
     return {
         "data": study.data,
         "samples": study.num_samples,
@@ -75,7 +77,7 @@ def _rounded(values: np.ndarray) -> list[Any]:
 
 
 def _limits_note(model: dict[str, Any], models: list[dict[str, Any]]) -> str:
-    """A model's image limits, where the models of a figure have not the same ones."""
+    """A model's image limits, if the models of a figure do not share them."""
     limits = [other["image_limits"] for other in models]
     if all(other == limits[0] for other in limits):
         return ""
@@ -84,26 +86,27 @@ def _limits_note(model: dict[str, Any], models: list[dict[str, Any]]) -> str:
 
 
 def attention_figure(numbers: dict[str, Any]) -> Figure:
-    """A line a model over the layers, with its band."""
+    """One curve per model over the layers, with its interval as a band."""
     figure = Figure(figsize=SIZE)
     axes = figure.add_subplot()
-    axes.set_title("Attention of response tokens to image tokens")
+    curves = []
     for index, model in enumerate(numbers["models"]):
+        layers = np.arange(1.0, len(model["mean"]) + 1)
+        label = model["model"] + _limits_note(model, numbers["models"])
+        curves.append(Curve(label, layers, np.array(model["mean"]), colour=index))
         colour = COLOURS[index % len(COLOURS)]
-        layers = np.arange(1, len(model["mean"]) + 1)
         axes.fill_between(layers, model["low"], model["high"], color=colour, alpha=0.16, linewidth=0)
-        dot = "o" if len(layers) <= 40 else None
-        look = {"color": colour, "linewidth": 1.7, "marker": dot, "markersize": 3.5}
-        axes.plot(
-            layers, model["mean"], label=model["model"] + _limits_note(model, numbers["models"]), **look
-        )
-    axes.set_xlabel("layer")
+    dots = max(len(curve.steps) for curve in curves) <= MOST_DOTS
+    title = "Attention of response tokens to image tokens"
+    chart = LineChart(
+        NAME, title, "", tuple(curves), x_label="layer", percent=True, from_zero=True, dots=dots
+    )
+    plot(chart, axes)
+    axes.set_title(title)
     axes.set_ylabel("attention mass")
-    axes.set_ylim(bottom=0)
-    axes.xaxis.set_major_locator(MaxNLocator(14, integer=True))
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
-    most = max(model["prompts"] for model in numbers["models"])
-    what = f"{numbers['data']}, {most} prompts, bands: {numbers['level']:.0%} bootstrap over prompts"
-    figure.text(0.5, -0.05, what, ha="center", va="top", fontsize=7, color="#64707d")
+    axes.set_ylim(0, 1.06 * max(max(model["high"]) for model in numbers["models"]) or 1.0)
     axes.legend()
+    most = max(model["prompts"] for model in numbers["models"])
+    note = f"{numbers['data']}, {most} prompts, bands: {numbers['level']:.0%} bootstrap over prompts"
+    figure.text(0.5, -0.05, note, ha="center", va="top", fontsize=7, color=SOFT)
     return figure

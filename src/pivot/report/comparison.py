@@ -1,4 +1,4 @@
-"""`pivot compare`: several runs on one page, with the paper's tables and figures."""
+"""The page of `pivot compare`: several runs with the paper's tables and figures."""
 
 from __future__ import annotations
 
@@ -15,36 +15,34 @@ import numpy as np
 
 from pivot.durable import write_bytes
 from pivot.errors import UserError
-from pivot.report.charts import Chart, Curve, LineChart
-from pivot.report.comparison_tables import accuracy_tables, average
-from pivot.report.curves import smooth
+from pivot.report.charts import FEWEST_TO_SMOOTH, Chart, Curve, LineChart, Series, smooth
+from pivot.report.comparison_tables import accuracy_tables, average, overhead_table
 from pivot.report.figures import save_figures
-from pivot.report.groups import Group, Study, Sweep, check_baseline, find_baseline, study
-from pivot.report.overhead import overhead_table
-from pivot.report.page import Page
+from pivot.report.groups import RunGroup, RunGroups, Sweep, check_baseline, find_baseline, group_runs
+from pivot.report.page import Page, chips, gaps_note
 from pivot.report.panels import TRAINING, Panel
-from pivot.report.run import Run, Series, read_run
+from pivot.report.run import RunData, read_run
 from pivot.report.tables import Table, to_csv, to_html, to_latex, to_markdown, write_tables
 
 NUM_PANELS = 6
-"""Of a run's training charts, those that the methods share."""
+"""The first training charts of a run are those that all methods have."""
 MOST_CURVES = 8
-"""As many as there are colours."""
+"""The number of colours."""
 MOST_FAINT = 2
-"""Behind more curves the steps as logged would be a thicket."""
+"""Curves up to which the logged values are drawn behind the smoothed ones."""
 
 
 def write_comparison(
     run_dirs: Sequence[Path | str], out_dir: Path | str, baseline: str | None = None
 ) -> Path:
-    """Write `comparison.html`, `tables/` and `figures/` into a folder and return the page's path.
+    """Write `comparison.html`, `tables/` and `figures/` into a folder and return the path of the page.
 
-    `baseline` is a method, a label or a run's folder name; None: DAPO, else GRPO, else the first run.
+    `baseline` is a method, a label or the name of a run's folder; None: DAPO, else GRPO, else the first run.
     """
     if not run_dirs:
-        raise UserError("no run was given to compare; give the folders of one or more runs")
+        raise UserError("no run was given to compare; give the folders of one or more runs.")
     runs = [read_run(folder) for folder in dict.fromkeys(Path(folder).resolve() for folder in run_dirs)]
-    compared = study(runs)
+    compared = group_runs(runs)
     check_baseline(compared.groups, baseline)
     out = Path(out_dir)
     page = Page(title=f"Comparison of {len(runs)} runs · pivot", brand="pivot")
@@ -52,15 +50,15 @@ def write_comparison(
     tables = accuracy_tables(compared, baseline)
     if tables:
         shown = "".join(map(_with_sources, tables))
-        page.add("results", "Results", f'<div class="tables">{shown}</div>', _reading(compared.groups))
+        page.add("results", "Results", f'<div class="tables">{shown}</div>', _results_intro(compared.groups))
     charts = overlaid(compared)
     if charts:
-        page.add("curves", "Training dynamics", page.charts(charts), _drawn(compared))
+        page.add("curves", "Training dynamics", page.charts(charts), _curves_intro(compared))
     swept = sensitivity(compared.sweeps)
     if swept:
-        intro = "Final accuracy over each setting that was varied while all others stayed the same."
+        intro = "Final accuracy against each setting that was varied while all others stayed the same."
         page.add("sensitivity", "Sensitivity", page.charts(swept), intro)
-    overhead = overhead_table(compared.leaders, find_baseline(compared.groups, baseline))
+    overhead = overhead_table(compared.representatives, find_baseline(compared.groups, baseline))
     if overhead is not None:
         page.add("overhead", "Overhead", _with_sources(overhead))
         tables.append(overhead)
@@ -72,22 +70,22 @@ def write_comparison(
     return out / "comparison.html"
 
 
-def overlaid(compared: Study) -> list[Chart]:
-    """One chart a metric with a curve a group; of more than `MOST_CURVES` groups, the leaders alone."""
+def overlaid(compared: RunGroups) -> list[Chart]:
+    """One chart per metric with one curve per group; the representatives alone if there are too many groups."""
     charts: list[Chart] = []
-    groups = compared.groups if len(compared.groups) <= MOST_CURVES else compared.leaders
+    groups = compared.groups if len(compared.groups) <= MOST_CURVES else compared.representatives
     for panel in TRAINING[:NUM_PANELS]:
         key = next(iter(panel.keys))
         curves = tuple(c for i, group in enumerate(groups) if (c := _curve(group, key, i, panel)) is not None)
         if curves:
-            name = "compared-" + panel.title.lower().replace(" ", "-")
-            chart = LineChart(name, panel.title, panel.note, curves, percent=panel.percent, dots=panel.dots)
-            charts.append(replace(chart, from_zero=panel.from_zero, faint=len(curves) <= MOST_FAINT))
+            note = panel.note if len(panel.keys) == 1 else panel.keys[key].capitalize()
+            chart = replace(panel.chart(curves, "compared-"), note=note)
+            charts.append(replace(chart, faint=len(curves) <= MOST_FAINT))
     return charts
 
 
 def sensitivity(sweeps: list[Sweep]) -> list[Chart]:
-    """Average final accuracy against each swept number, a curve for each set of the other settings."""
+    """Average final accuracy against each swept number, one curve per choice of the other settings."""
     by_key: dict[str, list[Sweep]] = defaultdict(list)
     for sweep in sweeps:
         if sweep.is_numeric:
@@ -96,7 +94,7 @@ def sensitivity(sweeps: list[Sweep]) -> list[Chart]:
     for key, theirs in by_key.items():
         curves = tuple(c for i, sweep in enumerate(theirs) if (c := _swept_curve(sweep, i)) is not None)
         if curves:
-            note = "Average accuracy at the end; bands over seeds"
+            note = "Average accuracy at the end; bands: one standard deviation over seeds"
             name = f"sensitivity-{key.replace('.', '-')}"
             charts.append(
                 LineChart(name, key, note, curves, x_label=key, percent=True, dots=True, whole=False)
@@ -104,26 +102,28 @@ def sensitivity(sweeps: list[Sweep]) -> list[Chart]:
     return charts
 
 
-def _curve(group: Group, key: str, colour: int, panel: Panel) -> Curve | None:
+def _curve(group: RunGroup, key: str, colour: int, panel: Panel) -> Curve | None:
     found = group.curve(key)
     if found is None:
         return None
     series, spread = found
     if not panel.smoothed:
         return Curve(group.label, series.steps, series.values, spread=spread, colour=colour)
-    softened = smooth(Series(series.steps, spread))
-    wide = spread if softened is None else softened
-    return Curve(group.label, series.steps, series.values, smooth(series), wide, colour)
+    smoothed_spread = smooth(Series(series.steps, spread))
+    band = spread if smoothed_spread is None else smoothed_spread
+    return Curve(group.label, series.steps, series.values, smooth(series), band, colour)
 
 
-def _drawn(compared: Study) -> str:
-    said = "Means over seeds, smoothed; bands are one standard deviation over seeds."
-    left_out = len(compared.groups) > MOST_CURVES and len(compared.leaders) < len(compared.groups)
-    return said + (" Variants of a sweep are left out here." if left_out else "")
+def _curves_intro(compared: RunGroups) -> str:
+    text = f"Curves of at least {FEWEST_TO_SMOOTH} points are smoothed."
+    if any(len(group.runs) > 1 for group in compared.groups):
+        text += " Means over seeds, with bands of one standard deviation."
+    left_out = len(compared.groups) > MOST_CURVES and len(compared.representatives) < len(compared.groups)
+    return text + (" Variants of a sweep are not shown." if left_out else "")
 
 
 def _swept_curve(sweep: Sweep, colour: int) -> Curve | None:
-    """Mean over the benchmarks that all members measured; a band where every member has several seeds."""
+    """Mean over the benchmarks that all members measured, with a band if every member has several seeds."""
     measured = [(value, group.accuracies()) for value, group in sweep.members]
     shared = sorted(set.intersection(*(set(accuracies) for _, accuracies in measured)))
     if not shared:
@@ -146,10 +146,9 @@ def _deviations(measured: list[tuple[Any, dict[str, list[float]]]], shared: list
     return np.array(deviations)
 
 
-def _header(runs: list[Run], groups: list[Group]) -> str:
-    chips = "".join(f'<span class="chip">{escape(group.label)}</span>' for group in groups)
-    gaps = "".join(f"<li>{escape(run.name)}: {escape(gap)}</li>" for run in runs for gap in run.gaps)
-    missing = f'<aside class="gaps"><b>Not all is here</b><ul>{gaps}</ul></aside>' if gaps else ""
+def _header(runs: list[RunData], groups: list[RunGroup]) -> str:
+    labels = chips((group.label, "") for group in groups)
+    missing = gaps_note(f"{run.name}: {gap}" for run in runs for gap in run.gaps)
     subjects = "; ".join(
         dict.fromkeys(f"{model}, trained on {data}" for model, data in (g.subject for g in groups))
     )
@@ -158,21 +157,21 @@ def _header(runs: list[Run], groups: list[Group]) -> str:
         if len(groups) < len(runs)
         else f"{len(runs)} runs compared"
     )
-    return f'<div class="chips">{chips}</div><h1>{title}</h1><p class="lead">{escape(subjects)}</p>{missing}'
+    return f'{labels}<h1>{title}</h1><p class="lead">{escape(subjects)}</p>{missing}'
 
 
-def _reading(groups: list[Group]) -> str:
-    said = "Best in bold, second underlined."
+def _results_intro(groups: list[RunGroup]) -> str:
+    text = "Best in bold, second underlined."
     most = max(len(group.runs) for group in groups)
-    return said + (
+    return text + (
         " Mean ± standard deviation over seeds."
         if most > 1
-        else " One seed each: small differences are noise."
+        else " One seed each, so small differences may be noise."
     )
 
 
 def _with_sources(table: Table) -> str:
-    """The table with its Markdown, LaTeX and CSV to copy."""
+    """The table, with its Markdown, LaTeX and CSV to copy."""
     sources = (("Markdown", to_markdown), ("LaTeX", to_latex), ("CSV", to_csv))
     folded = "".join(
         f"<details><summary>{name}</summary><pre>{escape(write(table))}</pre></details>"
@@ -181,7 +180,7 @@ def _with_sources(table: Table) -> str:
     return f'<div class="table-block">{to_html(table)}<div class="sources">{folded}</div></div>'
 
 
-def _run_list(groups: list[Group], out: Path) -> str:
+def _run_list(groups: list[RunGroup], out: Path) -> str:
     head = "".join(f'<th scope="col">{name}</th>' for name in ("Run", "Settings", "Seed", "Steps", "Status"))
     body = []
     for group in groups:

@@ -1,4 +1,4 @@
-"""The paper's tables from whatever runs there are: main, ablation, out of domain, interventions, GRPO."""
+"""The paper's tables for the given runs: main, out of domain, ablation, GRPO, interventions, overhead."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from pivot.evaluate.mixes import mix_notes
-from pivot.report.groups import Group, Study, Sweep, find_baseline
-from pivot.report.tables import Column, Row, Table
+from pivot.evaluate.benchmarks import GROUPS
+from pivot.evaluate.settings import comparability_notes
+from pivot.report.groups import RunGroup, RunGroups, Sweep, find_baseline
+from pivot.report.panels import PHASES
+from pivot.report.tables import Column, Row, Table, Value
 
 MAIN = ("grpo", "dapo", "papo", "vppo", "pivot")
 ABLATION = (
@@ -26,31 +28,33 @@ ABLATION = (
     "pivot",
 )
 GRPO = ("grpo", "pivot-grpo")
-OUT_OF_DOMAIN = ("scienceqa", "hallusionbench", "chartqapro", "infographicvqa", "infovqa", "realworldqa")
-"""Table 4's benchmarks, without case and punctuation; a set with `ood` in its name also belongs to them."""
+OUT_OF_DOMAIN = (*GROUPS["ood"], "infovqa")
+"""Names of out-of-domain sets without case and punctuation; a set with `ood` in its name is one too."""
 
 
-def accuracy_tables(study: Study, baseline: str | None) -> list[Table]:
-    """All that the runs give, one set of tables for each model and training set among them."""
+def accuracy_tables(compared: RunGroups, baseline: str | None) -> list[Table]:
+    """All accuracy tables that the runs allow, separately for each model and training set."""
     tables: list[Table] = []
-    subjects = list(dict.fromkeys(group.subject for group in study.groups))
+    subjects = list(dict.fromkeys(group.subject for group in compared.groups))
     for i, subject in enumerate(subjects, start=1):
         theirs = Subject(
-            [g for g in study.groups if g.subject == subject], f"-{i}" if len(subjects) > 1 else ""
+            [g for g in compared.groups if g.subject == subject], f"-{i}" if len(subjects) > 1 else ""
         )
-        leaders = [g for g in study.leaders if g.subject == subject]
-        sweeps = [s for s in study.sweeps if s.members[0][1].subject == subject == s.members[-1][1].subject]
-        tables += theirs.paper_tables(leaders, baseline) + theirs.sweep_tables(sweeps, baseline)
+        representatives = [g for g in compared.representatives if g.subject == subject]
+        sweeps = [
+            s for s in compared.sweeps if s.members[0][1].subject == subject == s.members[-1][1].subject
+        ]
+        tables += theirs.paper_tables(representatives, baseline) + theirs.sweep_tables(sweeps, baseline)
     return tables
 
 
 @dataclass(frozen=True)
 class Subject:
-    """The groups of one model and training set, whose accuracies may stand in one table."""
+    """The groups of one model and training set, which are compared in one table."""
 
-    groups: list[Group]
-    ending: str
-    """Of the tables' names, where there are several subjects."""
+    groups: list[RunGroup]
+    suffix: str
+    """Of the tables' names, if there are several models or training sets."""
 
     @property
     def about(self) -> str:
@@ -61,17 +65,19 @@ class Subject:
     def benchmarks(self) -> list[str]:
         return list(dict.fromkeys(name for group in self.groups for name in group.accuracies()))
 
-    def paper_tables(self, leaders: list[Group], baseline: str | None) -> list[Table]:
-        """Main, out of domain, ablation and GRPO: those for which there are runs."""
+    def paper_tables(self, representatives: list[RunGroup], baseline: str | None) -> list[Table]:
+        """Main, out of domain, ablation and GRPO, as far as there are runs."""
         near = [name for name in self.benchmarks if not is_out_of_domain(name)]
         far = [name for name in self.benchmarks if is_out_of_domain(name)]
         known = {*MAIN, *ABLATION, *GRPO}
-        main = _in_order(leaders, MAIN) + [g for g in leaders if g.method not in known]
-        ablation, grpo = _in_order(leaders, ABLATION), _in_order(leaders, GRPO)
+        main = _in_order(representatives, MAIN) + [g for g in representatives if g.method not in known]
+        ablation, grpo = _in_order(representatives, ABLATION), _in_order(representatives, GRPO)
         before, compared = _before(self.groups), find_baseline(self.groups, baseline)
         tables = [
-            self.table("main", "Accuracy", [*before, *_after(main or leaders)], near),
-            self.table("out-of-domain", "Out-of-domain accuracy", [*before, *_after(main or leaders)], far),
+            self.table("main", "Accuracy", [*before, *_after(main or representatives)], near),
+            self.table(
+                "out-of-domain", "Out-of-domain accuracy", [*before, *_after(main or representatives)], far
+            ),
         ]
         if any(group.method not in MAIN for group in ablation):
             tables.append(
@@ -82,7 +88,7 @@ class Subject:
         return [table for table in tables if table is not None]
 
     def sweep_tables(self, sweeps: list[Sweep], baseline: str | None) -> list[Table]:
-        """A table for each swept setting, the baseline first; `corruption.kind` gives the interventions."""
+        """One table per swept setting, the baseline first; `corruption.kind` gives the interventions."""
         near = [name for name in self.benchmarks if not is_out_of_domain(name)] or self.benchmarks
         compared = find_baseline(self.groups, baseline)
         tables = []
@@ -93,71 +99,75 @@ class Subject:
                 name = f"interventions-{num_before + 1}" if num_before else "interventions"
                 caption = "Image interventions"
             field = sweep.key.rpartition(".")[2]
-            lines = [Line(f"{g.method}, {field} = {value}", g.accuracies(), g) for value, g in sweep.members]
-            tables.append(self.table(name, caption, _with_baseline(lines, compared), near, 0))
+            scores = [
+                Scores(f"{g.method}, {field} = {value}", g.accuracies(), g) for value, g in sweep.members
+            ]
+            tables.append(self.table(name, caption, _with_baseline(scores, compared), near, 0))
         return [table for table in tables if table is not None]
 
     def table(
-        self, name: str, caption: str, lines: list[Line], benchmarks: list[str], gain_to: int | None = None
+        self, name: str, caption: str, scores: list[Scores], benchmarks: list[str], gain_to: int | None = None
     ) -> Table | None:
-        """Accuracy in per cent, mean and deviation over seeds, the average, its gain relative to one line.
+        """Accuracy in percent with its deviation over seeds, their average, and its gain over one of the rows.
 
-        `gain_to` is that line's index. None where no run measured any of the benchmarks.
+        `gain_to` is the index of that row. None if no run measured any of the benchmarks.
         """
-        if not any(line.group is not None and line.accuracies.get(b) for line in lines for b in benchmarks):
+        if not any(
+            score.group is not None and score.accuracies.get(b) for score in scores for b in benchmarks
+        ):
             return None
-        base = None if gain_to is None else average(lines[gain_to].accuracies, benchmarks)
+        base = None if gain_to is None else average(scores[gain_to].accuracies, benchmarks)
         columns = [Column(benchmark) for benchmark in benchmarks]
         columns += [Column("Avg.")] if len(benchmarks) > 1 else []
         columns += [Column("Δ, %", best=None, form="+.2f")] if base else []
         rows = [
-            _row(line, benchmarks, base if base and i != gain_to else None) for i, line in enumerate(lines)
+            _row(score, benchmarks, base if base and i != gain_to else None) for i, score in enumerate(scores)
         ]
         rows = [_fitted(row, len(columns), i == 1 and not rows[0].ranked) for i, row in enumerate(rows)]
-        shown = [{b: line.evaluations[b] for b in benchmarks if b in line.evaluations} for line in lines]
-        rows = [replace(row, note=note) for row, note in zip(rows, mix_notes(shown), strict=True)]
-        said = f"{caption}: {self.about}"
+        shown = [{b: score.evaluations[b] for b in benchmarks if b in score.evaluations} for score in scores]
+        rows = [replace(row, note=note) for row, note in zip(rows, comparability_notes(shown), strict=True)]
+        text = f"{caption}: {self.about}"
         if base and gain_to is not None:
-            said += f"; Δ relative to {lines[gain_to].label}"
-        return Table(name + self.ending, said, "Method", tuple(columns), tuple(rows))
+            text += f"; Δ relative to {scores[gain_to].label}"
+        return Table(name + self.suffix, text, "Method", tuple(columns), tuple(rows))
 
 
 @dataclass(frozen=True)
-class Line:
-    """A row to be: a group's accuracies, or those of the model before training (no group)."""
+class Scores:
+    """The accuracies behind a row: of a group, or of the model before training (no group)."""
 
     label: str
     accuracies: dict[str, list[float]]
-    group: Group | None = None
+    group: RunGroup | None = None
     before: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    """Without a group: the entries behind the accuracies."""
+    """Without a group: the entries of scores.json."""
 
     @property
     def evaluations(self) -> dict[str, list[dict[str, Any]]]:
-        """Benchmark -> the entries behind the row."""
+        """Benchmark -> the entries of scores.json."""
         return self.before if self.group is None else self.group.evaluations()
 
 
-def _row(line: Line, benchmarks: list[str], base: float | None) -> Row:
-    values = [_percent(line.accuracies.get(name, [])) for name in benchmarks]
-    spreads = [_spread(line.accuracies.get(name, [])) for name in benchmarks]
-    whole = average(line.accuracies, benchmarks)
+def _row(score: Scores, benchmarks: list[str], base: float | None) -> Row:
+    values = [_percent(score.accuracies.get(name, [])) for name in benchmarks]
+    spreads = [_spread(score.accuracies.get(name, [])) for name in benchmarks]
+    whole = average(score.accuracies, benchmarks)
     if len(benchmarks) > 1:
         values.append(None if whole is None else 100 * whole)
     if base is not None and whole is not None:
         values.append(100 * (whole / base - 1))
-    return Row(line.label, tuple(values), tuple(spreads), ranked=line.group is not None)
+    return Row(score.label, tuple(values), tuple(spreads), ranked=score.group is not None)
 
 
 def _fitted(row: Row, width: int, rule_above: bool) -> Row:
-    """The row with gaps up to the table's width."""
+    """The row with empty cells up to the table's width."""
     values = row.values + (None,) * (width - len(row.values))
     spreads = row.spreads + (None,) * (width - len(row.spreads))
     return replace(row, values=values, spreads=spreads, rule_above=rule_above)
 
 
 def average(accuracies: dict[str, list[float]], benchmarks: Sequence[str]) -> float | None:
-    """Mean over benchmarks of the means over seeds; None unless all were measured."""
+    """Mean over benchmarks of the mean over seeds; None unless all were measured."""
     if not benchmarks or any(not accuracies.get(benchmark) for benchmark in benchmarks):
         return None
     return float(np.mean([np.mean(accuracies[benchmark]) for benchmark in benchmarks]))
@@ -168,29 +178,29 @@ def is_out_of_domain(benchmark: str) -> bool:
     return "ood" in re.split(r"[^a-z0-9]+", benchmark.lower()) or any(name in plain for name in OUT_OF_DOMAIN)
 
 
-def _after(groups: list[Group]) -> list[Line]:
-    return [Line(group.label, group.accuracies(), group) for group in groups]
+def _after(groups: list[RunGroup]) -> list[Scores]:
+    return [Scores(group.label, group.accuracies(), group) for group in groups]
 
 
-def _with_baseline(lines: list[Line], baseline: Group | None) -> list[Line]:
-    """The baseline's line first; it is added where it is not among them."""
-    theirs = [line for line in lines if line.group is baseline]
+def _with_baseline(scores: list[Scores], baseline: RunGroup | None) -> list[Scores]:
+    """The baseline first, whether or not it is among them."""
+    theirs = [score for score in scores if score.group is baseline]
     if not theirs and baseline is not None:
         theirs = _after([baseline])
-    return theirs + [line for line in lines if line.group is not baseline]
+    return theirs + [score for score in scores if score.group is not baseline]
 
 
-def _before(groups: list[Group]) -> list[Line]:
-    """The model before training; every run measured the same one, so each benchmark's first number stands."""
+def _before(groups: list[RunGroup]) -> list[Scores]:
+    """The model before training; all runs start from it, so the first score of each benchmark is taken."""
     seen: dict[str, list[dict[str, Any]]] = {}
     for group in groups:
         for name, entries in group.evaluations("before").items():
             seen.setdefault(name, entries[:1])
     accuracies = {name: [float(entry["accuracy"]) for entry in entries] for name, entries in seen.items()}
-    return [Line(f"{groups[0].subject[0]} (before training)", accuracies, before=seen)] if seen else []
+    return [Scores(f"{groups[0].subject[0]} (before training)", accuracies, before=seen)] if seen else []
 
 
-def _in_order(groups: list[Group], methods: Sequence[str]) -> list[Group]:
+def _in_order(groups: list[RunGroup], methods: Sequence[str]) -> list[RunGroup]:
     chosen = [group for group in groups if group.method in methods]
     return sorted(chosen, key=lambda group: methods.index(group.method))
 
@@ -201,3 +211,35 @@ def _percent(values: list[float]) -> float | None:
 
 def _spread(values: list[float]) -> float | None:
     return 100 * float(np.std(values, ddof=1)) if len(values) > 1 else None
+
+
+def overhead_table(groups: list[RunGroup], baseline: RunGroup | None) -> Table | None:
+    """Seconds per step, in total and by phase, relative to the baseline; the memory of buffer and process.
+
+    Columns without any value are left out; None if no group measured its time.
+    """
+    timed = [group for group in groups if group.mean("time/step") is not None]
+    if not timed:
+        return None
+    base = None if baseline is None else baseline.mean("time/step")
+    columns: dict[Column, list[Value]] = {
+        Column("s / step", best=None, form=".3f"): [group.mean("time/step") for group in timed],
+        Column("Δ, %", best=None, form="+.1f"): [None if g is baseline else _gain(g, base) for g in timed],
+    }
+    for phase in PHASES:
+        columns[Column(f"{phase}, s", best=None, form=".3f")] = [
+            group.mean(f"time/{phase}") for group in timed
+        ]
+    columns[Column("buffer, MB", best=None)] = [group.last("buffer/megabytes") for group in timed]
+    columns[Column("peak memory, GB", best=None)] = [group.last("memory/peak_gb") for group in timed]
+    measured = {column: values for column, values in columns.items() if any(v is not None for v in values)}
+    rows = [Row(g.label, tuple(values[i] for values in measured.values())) for i, g in enumerate(timed)]
+    caption = "Overhead: seconds per step, mean over steps and runs" + (
+        f"; Δ relative to {baseline.label}" if baseline else ""
+    )
+    return Table("overhead", caption, "Method", tuple(measured), tuple(rows))
+
+
+def _gain(group: RunGroup, base: float | None) -> float | None:
+    seconds = group.mean("time/step")
+    return 100 * (seconds / base - 1) if base and seconds is not None else None

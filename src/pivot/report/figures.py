@@ -1,4 +1,4 @@
-"""Charts as files for a paper: the same ones as on the page, as SVG and PDF."""
+"""Charts as files for a paper: the same charts as on the page, as SVG and PDF."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from typing import Any
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, PercentFormatter
+from matplotlib.ticker import PercentFormatter
 
-from pivot.report.charts import Chart, HeatMap, IntervalChart, LineChart, StackChart
+from pivot.report.charts import Axis, Chart, HeatMap, IntervalChart, LineChart, StackChart
 
 COLOURS = ("#1f66ad", "#d4621f", "#188566", "#7d52b0", "#b38715", "#64707d", "#b03d74", "#2f93ba")
 """The page's series colours in its light theme."""
+FAINT, SOFT = "#8a939f", "#64707d"
 STYLE: dict[Any, Any] = {
     "font.size": 9,
     "axes.titlesize": 10,
     "axes.titlelocation": "left",
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "axes.edgecolor": "#8a939f",
+    "axes.edgecolor": FAINT,
     "axes.grid": True,
     "axes.axisbelow": True,
     "grid.color": "#e3e6ea",
@@ -59,7 +60,7 @@ def save(figure: Figure, stem: Path) -> list[Path]:
 
 @singledispatch
 def plot(chart: Chart, axes: Axes) -> None:
-    """Draw a chart into axes, one function for each of its kinds."""
+    """Draw a chart into axes; one function per kind of chart."""
     raise AssertionError(f"no figure for {type(chart).__name__}")
 
 
@@ -69,38 +70,16 @@ def _(chart: LineChart, axes: Axes) -> None:
         colour = COLOURS[curve.colour % len(COLOURS)]
         if curve.smoothed is not None and chart.faint:
             axes.plot(curve.steps, curve.values, color=colour, alpha=0.28, linewidth=0.8)
-        if curve.spread is not None:
-            low, high = curve.strong - curve.spread, curve.strong + curve.spread
-            axes.fill_between(curve.steps, low, high, color=colour, alpha=0.16, linewidth=0)
-        dot = "o" if chart.dots or len(curve.steps) == 1 else None
-        axes.plot(
-            curve.steps,
-            curve.strong,
-            color=colour,
-            linewidth=1.7,
-            label=curve.label,
-            marker=dot,
-            markersize=3.5,
-        )
-    for step, what in chart.marks:
-        axes.axvline(step, color="#8a939f", linestyle=(0, (3, 3)), linewidth=0.8)
-        place = (step, 1.0)
-        axes.annotate(
-            what,
-            place,
-            (3, -2),
-            ("data", "axes fraction"),
-            "offset points",
-            va="top",
-            fontsize=7,
-            color="#64707d",
-        )
-    axes.set_xlabel(chart.x_label)
-    if chart.percent:
-        axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-    if chart.from_zero:
-        axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]) if axes.get_ylim()[0] < 0 else 0.0)
-    axes.xaxis.set_major_locator(MaxNLocator(6, integer=chart.whole))
+        if curve.band is not None:
+            axes.fill_between(curve.steps, *curve.band, color=colour, alpha=0.16, linewidth=0)
+        look = {"color": colour, "linewidth": 1.7, "markersize": 3.5, "clip_on": False}
+        dot = "o" if chart.has_dots(curve) else None
+        axes.plot(curve.steps, curve.main, label=curve.label, marker=dot, **look)
+    for step, label in chart.marks:
+        axes.axvline(step, color=FAINT, linestyle=(0, (3, 3)), linewidth=0.8)
+        places: tuple[Any, ...] = ((step, 1.0), (3, -2), ("data", "axes fraction"), "offset points")
+        axes.annotate(label, *places, va="top", fontsize=7, color=SOFT)
+    _set_axes(axes, *chart.axes)
     if len(chart.curves) > 1:
         axes.legend()
 
@@ -109,23 +88,22 @@ def _(chart: LineChart, axes: Axes) -> None:
 def _(chart: StackChart, axes: Axes) -> None:
     colours = [COLOURS[i % len(COLOURS)] for i in range(len(chart.labels))]
     axes.stackplot(chart.steps, chart.layers, labels=chart.labels, colors=colours, alpha=0.85)
-    axes.set_xlabel("step")
-    axes.set_ylabel("seconds" if chart.unit == "s" else chart.unit)
-    axes.margins(x=0)
+    _set_axes(axes, *chart.axes)
     axes.legend(loc="upper left", bbox_to_anchor=(1, 1), reverse=True)
 
 
 @plot.register
 def _(chart: HeatMap, axes: Axes) -> None:
-    width = chart.steps[-1] - chart.steps[-2] if len(chart.steps) > 1 else 1
-    box = (chart.steps[0], chart.steps[-1] + width, 0, chart.shares.shape[0])
+    x, y = chart.axes
     picture = axes.imshow(
-        chart.shares, origin="lower", aspect="auto", extent=box, cmap="Blues", interpolation="nearest"
+        chart.shares,
+        origin="lower",
+        aspect="auto",
+        extent=(x.low, x.high, y.low, y.high),
+        cmap="Blues",
+        interpolation="nearest",
     )
-    places = range(0, len(chart.edges), max(1, len(chart.edges) // 5))
-    axes.set_yticks(list(places), [chart.edges[i] for i in places])
-    axes.set_xlabel("step")
-    axes.set_ylabel(chart.y_label)
+    _set_axes(axes, x, y)
     axes.grid(False)
     bar = axes.figure.colorbar(picture, ax=axes, format=PercentFormatter(1.0, decimals=0))
     bar.outline.set_visible(False)
@@ -133,28 +111,42 @@ def _(chart: HeatMap, axes: Axes) -> None:
 
 @plot.register
 def _(chart: IntervalChart, axes: Axes) -> None:
-    shown: set[str] = set()
+    colours, labelled = dict(chart.keys), set()
     heights, y = [], 0.0
     for _, estimates in chart.rows:
         heights.append(y + 0.3 * (len(estimates) - 1) / 2)
         for estimate in estimates:
-            colour = COLOURS[chart.series.index(estimate.label) % len(COLOURS)]
-            low = estimate.value if estimate.low is None else estimate.low
-            high = estimate.value if estimate.high is None else estimate.high
-            label = None if estimate.hollow or estimate.label in shown else estimate.label
-            axes.plot([low, high], [y, y], color=colour, alpha=0.45, linewidth=2)
+            colour = COLOURS[colours[estimate.label] % len(COLOURS)]
+            label = None if estimate.hollow or estimate.label in labelled else estimate.label
+            axes.plot(estimate.ends, [y, y], color=colour, alpha=0.45, linewidth=2)
             face = "white" if estimate.hollow else colour
             axes.plot(estimate.value, y, "o", color=colour, markerfacecolor=face, markersize=5, label=label)
-            shown.add(estimate.label)
+            labelled.add(estimate.label)
             y += 0.3
         y += 0.4
+    _set_axis(axes, "x", chart.axes[0])
     axes.set_yticks(heights, [label for label, _ in chart.rows])
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)
-    axes.set_xlabel("accuracy")
-    axes.set_xlim(left=0)
-    axes.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     axes.legend(loc="upper left", bbox_to_anchor=(1, 1))
+
+
+def _set_axes(axes: Axes, x: Axis, y: Axis) -> None:
+    _set_axis(axes, "x", x)
+    _set_axis(axes, "y", y)
+
+
+def _set_axis(axes: Axes, which: str, axis: Axis) -> None:
+    """The page's range, ticks and label."""
+    ticks = axis.ticks()
+    axes.set(
+        **{
+            f"{which}lim": (axis.low, axis.high),
+            f"{which}ticks": [value for value, _ in ticks],
+            f"{which}ticklabels": [text for _, text in ticks],
+            f"{which}label": axis.label,
+        }
+    )
 
 
 def _size(chart: Chart) -> tuple[float, float]:

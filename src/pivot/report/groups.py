@@ -1,4 +1,4 @@
-"""Runs put together: a group differs only in its seeds, a sweep only in one setting."""
+"""Runs to compare: runs of a group differ only in their seed, groups of a sweep only in one setting."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from typing import Any
 import numpy as np
 
 from pivot.errors import UserError
-from pivot.report.curves import band
-from pivot.report.run import Run, Series, is_number
+from pivot.report.charts import Series, mean_over_runs
+from pivot.report.run import RunData, is_number
 
 USUAL_BASELINES = ("dapo", "grpo")
-"""What the paper compares with, where nobody names a baseline."""
+"""The baseline if none is named: the first of these that is among the runs."""
 NOT_SETTINGS = re.compile(r"(.*\.)?seed$|recipe$|log\.|checkpoint\.|train\.threads$")
-"""Config keys in which runs may differ and still be repetitions of one another."""
+"""Config keys that do not matter for whether runs belong to one group."""
 
 
 @dataclass(eq=False)
-class Group:
-    """Runs of the same settings, one a seed."""
+class RunGroup:
+    """Runs with the same settings, one per seed."""
 
-    runs: list[Run]
+    runs: list[RunData]
     settings: dict[str, Any]
     """`section.field` -> value, without the seed."""
     label: str = ""
@@ -35,29 +35,32 @@ class Group:
 
     @property
     def subject(self) -> tuple[str, str]:
-        """What was trained on what: only groups that share it belong into one table."""
+        """Model and training set; only groups that share both are compared in one table."""
         return str(self.settings.get("model.path", "model")), str(self.settings.get("data.train", "data"))
 
     def mean(self, key: str) -> float | None:
-        """A metric's mean over all steps and runs; None where no run logged it."""
-        logged = [run.series(key).values.mean() for run in self.runs if len(run.series(key))]
+        """A metric's mean over all steps and runs; None if no run logged it."""
+        logged = [series.values.mean() for series in self._logged(key)]
         return float(np.mean(logged)) if logged else None
 
     def last(self, key: str) -> float | None:
-        """A metric's last value, mean over runs."""
-        logged = [run.series(key).values[-1] for run in self.runs if len(run.series(key))]
+        """A metric's last value, mean over runs; None if no run logged it."""
+        logged = [series.values[-1] for series in self._logged(key)]
         return float(np.mean(logged)) if logged else None
 
     def curve(self, key: str) -> tuple[Series, np.ndarray] | None:
-        """Mean and standard deviation over the runs that logged a metric, at the steps they share."""
-        logged = [run.series(key) for run in self.runs if len(run.series(key))]
+        """Mean and standard deviation of a metric over the runs that logged it, at the steps they share."""
+        logged = self._logged(key)
         if not logged:
             return None
-        steps, mean, spread = band(logged)
-        return (Series(steps, mean), spread) if len(steps) else None
+        mean, spread = mean_over_runs(logged)
+        return (mean, spread) if len(mean) else None
+
+    def _logged(self, key: str) -> list[Series]:
+        return [series for run in self.runs if len(series := run.series(key))]
 
     def evaluations(self, when: str = "after") -> dict[str, list[dict[str, Any]]]:
-        """Benchmark -> the runs' entries of scores.json, images shown."""
+        """Benchmark -> the entries of the runs' scores.json, with images shown."""
         found: dict[str, list[dict[str, Any]]] = defaultdict(list)
         for run in self.runs:
             for evaluation in run.evaluations:
@@ -66,9 +69,9 @@ class Group:
         return dict(found)
 
     def accuracies(self, when: str = "after") -> dict[str, list[float]]:
-        """Benchmark -> accuracies of the runs, images shown.
+        """Benchmark -> accuracies of the runs, with images shown.
 
-        After training without any evaluation: the last validation accuracy stands in, under its own name.
+        If there is no evaluation after training, the last validation accuracy is used as `validation`.
         """
         found = {
             name: [float(entry["accuracy"]) for entry in entries]
@@ -82,10 +85,10 @@ class Group:
 
 @dataclass
 class Sweep:
-    """Groups that differ in one setting alone."""
+    """Groups that differ in one setting only."""
 
     key: str
-    members: list[tuple[Any, Group]] = field(default_factory=list)
+    members: list[tuple[Any, RunGroup]] = field(default_factory=list)
 
     @property
     def is_numeric(self) -> bool:
@@ -93,40 +96,40 @@ class Sweep:
 
 
 @dataclass
-class Study:
-    """All that was given to compare."""
+class RunGroups:
+    """All runs that are compared."""
 
-    groups: list[Group]
+    groups: list[RunGroup]
     sweeps: list[Sweep]
-    leaders: list[Group]
-    """The groups that stand for their methods; the others differ from a leader in one swept setting alone."""
+    representatives: list[RunGroup]
+    """One group per method; the other groups differ from theirs in one swept setting only."""
 
 
-def study(runs: list[Run]) -> Study:
-    """Group runs, find what was swept, name every group by its method and its difference from its leader."""
+def group_runs(runs: list[RunData]) -> RunGroups:
+    """Group the runs, find the swept settings, and label every group by its method and what is special about it."""
     groups = _group(runs)
     sweeps = _sweeps(groups)
-    leaders = []
+    representatives = []
     for group in groups:
-        leader = _leader(group, groups, sweeps)
-        group.label = _label(group, leader)
-        swept = any({id(group), id(leader)} <= {id(g) for _, g in sweep.members} for sweep in sweeps)
-        if group is leader or not swept:
-            leaders.append(group)
-    return Study(groups, sweeps, leaders)
+        usual = _representative(group, groups, sweeps)
+        group.label = _label(group, usual)
+        swept = any({id(group), id(usual)} <= {id(g) for _, g in sweep.members} for sweep in sweeps)
+        if group is usual or not swept:
+            representatives.append(group)
+    return RunGroups(groups, sweeps, representatives)
 
 
-def _group(runs: list[Run]) -> list[Group]:
-    found: dict[str, Group] = {}
+def _group(runs: list[RunData]) -> list[RunGroup]:
+    found: dict[str, RunGroup] = {}
     for run in runs:
         settings = {key: value for key, value in _flat(run.config).items() if not NOT_SETTINGS.match(key)}
         identity = json.dumps(settings, sort_keys=True) if settings else str(run.folder)
-        found.setdefault(identity, Group([], settings)).runs.append(run)
+        found.setdefault(identity, RunGroup([], settings)).runs.append(run)
     return list(found.values())
 
 
-def _sweeps(groups: list[Group]) -> list[Sweep]:
-    """Every setting in which two or more groups differ, and in nothing else."""
+def _sweeps(groups: list[RunGroup]) -> list[Sweep]:
+    """Every setting in which two or more groups differ and in nothing else."""
     keys = sorted({key for group in groups for key in group.settings} - {"method.name"})
     sweeps = []
     for key in keys:
@@ -142,18 +145,18 @@ def _sweeps(groups: list[Group]) -> list[Sweep]:
     return sweeps
 
 
-def _leader(group: Group, groups: list[Group], sweeps: list[Sweep]) -> Group:
-    """Of one method, model and data: the group with most seeds, then in most sweeps, then the first."""
+def _representative(group: RunGroup, groups: list[RunGroup], sweeps: list[Sweep]) -> RunGroup:
+    """Of the groups with this method, model and data: the one with most seeds, then in most sweeps, then the first."""
     rivals = [g for g in groups if (g.method, g.subject) == (group.method, group.subject)]
 
-    def weight(rival: Group) -> tuple[int, int]:
+    def weight(rival: RunGroup) -> tuple[int, int]:
         return len(rival.runs), sum(any(g is rival for _, g in sweep.members) for sweep in sweeps)
 
     return max(rivals, key=weight)
 
 
-def find_baseline(groups: list[Group], name: str | None) -> Group | None:
-    """By method, label or a run's folder; else the first of `USUAL_BASELINES`, else the first group."""
+def find_baseline(groups: list[RunGroup], name: str | None) -> RunGroup | None:
+    """The group with this method, label or run; without a name one of `USUAL_BASELINES`, else the first group."""
     if name is not None:
         named = [g for g in groups if name in (g.method, g.label, *(run.name for run in g.runs))]
         return named[0] if named else None
@@ -164,22 +167,23 @@ def find_baseline(groups: list[Group], name: str | None) -> Group | None:
     return groups[0] if groups else None
 
 
-def check_baseline(groups: list[Group], name: str | None) -> None:
-    """A baseline that is not among the runs is a mistake."""
+def check_baseline(groups: list[RunGroup], name: str | None) -> None:
+    """Raise a UserError if the baseline is not among the runs."""
     if name is not None and find_baseline(groups, name) is None:
         known = ", ".join(group.label for group in groups)
         raise UserError(
-            f"--baseline {name} is none of the runs: give a method, a label or a folder's name out of {known}"
+            f"--baseline {name} is not among the runs; give the method or label of one of them ({known}) "
+            "or its folder's name."
         )
 
 
-def _label(group: Group, leader: Group) -> str:
+def _label(group: RunGroup, usual: RunGroup) -> str:
     if not group.settings:
         return group.runs[0].name
-    keys = sorted(set(group.settings) | set(leader.settings))
-    differing = [key for key in keys if group.settings.get(key) != leader.settings.get(key)]
-    said = [f"{key.rpartition('.')[2]} = {group.settings.get(key)}" for key in differing]
-    return f"{group.method} ({', '.join(said)})" if said else group.method
+    keys = sorted(set(group.settings) | set(usual.settings))
+    differing = [key for key in keys if group.settings.get(key) != usual.settings.get(key)]
+    special = [f"{key.rpartition('.')[2]} = {group.settings.get(key)}" for key in differing]
+    return f"{group.method} ({', '.join(special)})" if special else group.method
 
 
 def _flat(section: dict[str, Any], prefix: str = "") -> dict[str, Any]:

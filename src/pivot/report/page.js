@@ -1,6 +1,6 @@
 "use strict";
 
-// Text of a model or a data set enters the page through textContent alone, never as markup.
+// Text of models and data sets is set as textContent only, never as markup.
 
 const byId = (id) => document.getElementById(id);
 const data = (id) => (byId(id) ? JSON.parse(byId(id).textContent) : null);
@@ -126,7 +126,7 @@ function readOut(chart, step, index) {
   if (chart.kind === "stack") {
     const parts = chart.layers.map((layer, i) => [layer.label, `${number(layer.y[index])} ${chart.unit}`, `key c${i % 8}`]);
     const whole = chart.layers.reduce((sum, layer) => sum + layer.y[index], 0);
-    return [...parts.reverse(), ["all", `${number(whole)} ${chart.unit}`, "strong"]];
+    return [...parts.reverse(), ["total", `${number(whole)} ${chart.unit}`, "strong"]];
   }
   if (chart.kind === "heat") {
     const cells = chart.cells[index].map((share, i) => [`${chart.edges[i]} to ${chart.edges[i + 1]}`, percent(share), ""]);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from datetime import datetime
 from html import escape
 from pathlib import Path
@@ -10,27 +11,24 @@ from typing import Any
 
 from pivot.durable import write_bytes
 from pivot.report import panels
-from pivot.report.charts import Chart, short
-from pivot.report.curves import smoothing_width
-from pivot.report.evaluation import category_table, evaluation_table
+from pivot.report.charts import Chart, short, smoothing_width
+from pivot.report.evaluations import category_table, evaluation_charts, evaluation_table
 from pivot.report.figures import save_figures
-from pivot.report.headline import headline
-from pivot.report.page import Page, definition_list
-from pivot.report.rollouts import telling_groups
-from pivot.report.run import Run, read_run
+from pivot.report.page import Page, chips, definition_list, gaps_note
+from pivot.report.run import RunData, read_run
 from pivot.report.tables import to_html
-from pivot.report.token_figure import save_token_figures
+from pivot.report.tokens import save_token_figures, select_groups
 
 
 def write_report(run_dir: Path | str, *, figures: bool = True) -> Path:
-    """Write `report.html` and `figures/` into a run's folder and return the page's path.
+    """Write `report.html` and `figures/` into a run's folder and return the path of the page.
 
-    Works on whatever a finished, running or crashed run has left behind; the page names what is missing.
-    The page takes a moment, the figures some seconds: without them a running trainer can refresh it often.
+    The run may be finished, running or crashed; the page lists missing files. The page takes a moment, the figures take
+    some seconds.
     """
     run = read_run(run_dir)
     page = Page(title=f"{run.name} · {run.method} · pivot", brand="pivot")
-    page.groups = telling_groups(run)
+    page.groups = select_groups(run)
     charts = [*_training(page, run), *_evaluation(page, run)]
     _token_map(page)
     charts += [*_buffer(page, run), *_time(page, run)]
@@ -44,48 +42,129 @@ def write_report(run_dir: Path | str, *, figures: bool = True) -> Path:
     return path
 
 
-def _header(run: Run) -> str:
+def _header(run: RunData) -> str:
     planned = run.setting("train.steps")
     progress = f"step {run.num_steps}" + (f" of {planned}" if planned else "")
     known = run.status if run.status in ("finished", "running", "stopped", "failed") else ""
-    said = ((run.method, ""), (run.status, known), (progress, ""))
-    chips = "".join(f'<span class="chip {style}">{escape(text)}</span>' for text, style in said)
+    labels = chips(((run.method, ""), (run.status, known), (progress, "")))
     facts = [run.setting("model.path"), run.setting("data.train")]
     lead = ", trained on ".join(str(fact) for fact in facts if fact) + _ending(run)
-    gaps = "".join(f"<li>{escape(gap)}</li>" for gap in run.gaps)
-    missing = f'<aside class="gaps"><b>Not all is here</b><ul>{gaps}</ul></aside>' if gaps else ""
-    title = f'<div class="chips">{chips}</div><h1>{escape(run.name)}</h1><p class="lead">{escape(lead)}</p>'
-    return title + headline(run) + missing
+    title = f'{labels}<h1>{escape(run.name)}</h1><p class="lead">{escape(lead)}</p>'
+    return title + _tiles(run) + gaps_note(run.gaps)
 
 
-def _ending(run: Run) -> str:
-    """How a run that did not finish ended, or when it was last heard of."""
+def _ending(run: RunData) -> str:
+    """How a run that did not finish ended, or when it last wrote a step."""
     if run.status in ("failed", "stopped"):
-        return f". It {run.status}: {run.info.get('reason') or 'no reason was recorded'}"
+        return f". It {run.status}: {run.info.get('reason') or 'no reason recorded'}"
     metrics = run.folder / "metrics.jsonl"
     if run.status == "running" and metrics.is_file():
         last = datetime.fromtimestamp(metrics.stat().st_mtime).strftime("%d %B %Y, %H:%M")
-        return f". Still running, or killed without a word; its last step was written on {last}"
+        return f". Still running, or killed; its last step was written on {last}"
     return ""
 
 
-def _training(page: Page, run: Run) -> list[Chart]:
+def _tiles(run: RunData) -> str:
+    """The headline numbers, as far as they were logged."""
+    tiles = (_evaluation_tile, _validation_tile, _training_tile, _support_tile, _buffer_tile, _time_tile)
+    shown = "".join(tile(run) for tile in tiles)
+    return f'<div class="tiles">{shown}</div>' if shown else ""
+
+
+def _tile(name: str, label: str, value: str, detail: str) -> str:
+    """`value` and `detail` are HTML; `label` is text."""
+    return (
+        f'<div class="tile" data-tile="{name}"><div class="label">{escape(label)}</div>'
+        f'<div class="value">{value}</div><div class="detail">{detail}</div></div>'
+    )
+
+
+def _share(value: float) -> str:
+    return f"{100 * value:.1f}<small>%</small>"
+
+
+def _change(before: float, after: float) -> str:
+    points = 100 * (after - before)
+    style = "up" if points >= 0 else "down"
+    return f'<span class="{style}">{points:+.1f} points</span> from {100 * before:.1f}%'.replace("-", "−")
+
+
+def _evaluation_tile(run: RunData) -> str:
+    """The first benchmark that was evaluated after training, with images shown."""
+    seen = {
+        (e.get("name"), e.get("when")): float(e["accuracy"]) for e in run.evaluations if not e.get("blank")
+    }
+    for (name, when), after in seen.items():
+        if when == "after":
+            before = seen.get((name, "before"))
+            detail = "after training" if before is None else _change(before, after)
+            return _tile("evaluation", f"Accuracy on {name}", _share(after), detail)
+    return ""
+
+
+def _validation_tile(run: RunData) -> str:
+    series = run.series("eval/accuracy")
+    if not len(series):
+        return ""
+    best = int(series.values.argmax())
+    detail = f"best {100 * series.values[best]:.1f}% at step {series.steps[best]:g}"
+    return _tile("validation", "Validation accuracy", _share(float(series.values[-1])), detail)
+
+
+def _training_tile(run: RunData) -> str:
+    series = run.series("reward/accuracy")
+    if not len(series):
+        return ""
+    return _tile("training", "Training accuracy", _share(series.values[-1]), _change(*series.values[[0, -1]]))
+
+
+def _support_tile(run: RunData) -> str:
+    correct, wrong = run.series("visual/support_correct").last, run.series("visual/support_wrong").last
+    if correct is None or wrong is None:
+        return ""
+    value = f"{correct:+.3f}".replace("-", "−")
+    return _tile(
+        "support", "Visual support", value, f"of correct responses; wrong {wrong:+.3f}".replace("-", "−")
+    )
+
+
+def _buffer_tile(run: RunData) -> str:
+    size, eligible = run.series("buffer/size").last, run.series("buffer/eligible").last
+    if size is None:
+        return ""
+    detail = "prompts" if eligible is None else f"prompts, {eligible:,.0f} eligible"
+    return _tile("buffer", "Experience buffer", f"{size:,.0f}", detail)
+
+
+def _time_tile(run: RunData) -> str:
+    series = run.series("time/step")
+    if not len(series):
+        return ""
+    hours = series.values.sum() / 3600
+    whole = f"{hours:.1f} h" if hours >= 1 else f"{60 * hours:.1f} min"
+    value = f"{short(float(series.values.mean()))}<small> s</small>"
+    return _tile("time", "Mean time per step", value, f"{len(series)} steps in {whole}")
+
+
+def _training(page: Page, run: RunData) -> Sequence[Chart]:
     charts = panels.line_charts(run, panels.TRAINING)
     if charts:
         width = round(smoothing_width(run.series("step")))
-        intro = (
-            f"Strong lines are smoothed (Gaussian, σ = {width} steps), faint lines are the steps as logged."
-        )
+        intro = "Values of every step."
+        if any(curve.smoothed is not None for chart in charts for curve in chart.curves):
+            intro = (
+                f"Strong lines are smoothed (Gaussian, σ = {width} steps), faint lines are the logged values."
+            )
         page.add("training", "Training dynamics", page.charts(charts), intro)
     return charts
 
 
-def _evaluation(page: Page, run: Run) -> list[Chart]:
-    charts = panels.evaluation_charts(run)
+def _evaluation(page: Page, run: RunData) -> list[Chart]:
+    charts = evaluation_charts(run)
     if charts:
         intro = (
-            "Before and after training, with confidence intervals. With a blank image the model sees nothing:"
-            " what it still solves there needs no eyes."
+            "Accuracy before and after training. With a blank image the model sees nothing, so whatever it still "
+            "solves comes from the text alone."
         )
         inside = page.charts(charts) + to_html(evaluation_table(run))
         categories = category_table(run)
@@ -99,8 +178,8 @@ def _token_map(page: Page) -> None:
     if not page.groups:
         return
     intro = (
-        "Each token is coloured by what the image does for it: warm is high, blue is below zero. Point at a "
-        "token, or walk with the arrow keys, for all its numbers; choose another group from the gallery."
+        "How much each token depends on the image: orange is high, blue is below zero. Point at a token, or move with "
+        "the arrow keys, to see all its numbers. Choose another group of responses in the gallery."
     )
     inside = (
         '<div id="token-map"></div><noscript><p class="intro">The token map needs JavaScript.</p></noscript>'
@@ -108,18 +187,18 @@ def _token_map(page: Page) -> None:
     page.add("tokens", "Token utility map", inside, intro)
 
 
-def _buffer(page: Page, run: Run) -> list[Chart]:
+def _buffer(page: Page, run: RunData) -> list[Chart]:
     if not len(run.series("buffer/size")):
         return []
     charts = [*panels.success_histogram(run), *panels.line_charts(run, panels.BUFFER)]
     megabytes = run.series("buffer/megabytes").last
-    size = "" if megabytes is None else f" At the end it held {short(megabytes)} MB."
-    intro = f"The experience buffer keeps solved responses; prompts it solves sometimes are replayed.{size}"
-    page.add("buffer", "Buffer life", page.charts(charts), intro)
+    size = "" if megabytes is None else f" At the last step it takes {short(megabytes)} MB."
+    intro = f"The experience buffer keeps correct responses; prompts that are solved only sometimes are replayed.{size}"
+    page.add("buffer", "Experience buffer", page.charts(charts), intro)
     return charts
 
 
-def _time(page: Page, run: Run) -> list[Chart]:
+def _time(page: Page, run: RunData) -> list[Chart]:
     charts = panels.phase_times(run)
     shares = panels.phase_shares(run)
     if not shares:
@@ -133,11 +212,11 @@ def _time(page: Page, run: Run) -> list[Chart]:
     bars = f'<div class="shares" aria-hidden="true">{bar}</div><dl class="share-keys">{keys}</dl>'
     summary = f'<div class="wide"><p class="intro">Mean over {len(run.metrics)} steps</p>{bars}</div>'
     drawn = "".join(map(page.chart, charts))
-    page.add("time", "Where the time goes", f'<div class="charts">{drawn}{summary}</div>')
+    page.add("time", "Time per step", f'<div class="charts">{drawn}{summary}</div>')
     return charts
 
 
-def _setup(page: Page, run: Run) -> None:
+def _setup(page: Page, run: RunData) -> None:
     facts: dict[str, Any] = {"Method": run.method}
     facts |= {"Model": run.setting("model.path"), "Data": run.setting("data.train")}
     facts |= {
@@ -149,4 +228,4 @@ def _setup(page: Page, run: Run) -> None:
         if run.config
         else ""
     )
-    page.add("setup", "What was run", definition_list(facts) + folded)
+    page.add("setup", "Setup", definition_list(facts) + folded)

@@ -1,4 +1,4 @@
-"""Tables for a page, a README, a paper and a spreadsheet: the best of a column bold, the second underlined.
+"""Tables as HTML, Markdown, LaTeX and CSV, with the best of a column in bold and the second underlined.
 
 Example:
     rows = (Row("DAPO", (41.6, 46.06)), Row("PIVOT", (43.07, 51.25)))
@@ -29,29 +29,29 @@ LATEX_ESCAPES = str.maketrans(
 class Column:
     name: str
     best: Literal["high", "low"] | None = "high"
-    """Which end wins; None: no winner in this column."""
+    """Whether high or low is best; None: neither."""
     form: str = ".2f"
-    """The format of its numbers."""
+    """Format of its numbers."""
 
 
 @dataclass(frozen=True)
 class Row:
     label: str
     values: tuple[Value, ...]
-    """One a column; None is a gap."""
+    """One per column; None is an empty cell."""
     spreads: tuple[float | None, ...] = ()
-    """Standard deviations over seeds, where there are several; one a column."""
+    """Standard deviations over seeds, one per column."""
     ranked: bool = True
-    """Takes part in best and second; the base model's row does not."""
+    """Whether it can be best or second; the untrained model's row cannot."""
     rule_above: bool = False
     note: str = ""
-    """What a reader must know before comparing the row with the others; a last column, where any row has one."""
+    """How the row differs from the others; shown in a last column if any row has one."""
 
 
 @dataclass(frozen=True)
 class Table:
     name: str
-    """Of its files."""
+    """The name of its files."""
     caption: str
     stub: str
     """Heading of the row labels."""
@@ -95,7 +95,7 @@ def to_latex(table: Table) -> str:
 
 
 def to_csv(table: Table) -> str:
-    """Full numbers, for a spreadsheet: no marks, spreads in columns of their own where there are any."""
+    """Full numbers without marks; standard deviations are in their own columns."""
     spread_at = [
         i for i in range(len(table.columns)) if any(_spread(row, i) is not None for row in table.rows)
     ]
@@ -103,16 +103,32 @@ def to_csv(table: Table) -> str:
     writer = csv.writer(text, lineterminator="\n")
     names = [column.name for column in table.columns]
     notes = table.has_notes
-    writer.writerow([table.stub, *names, *(f"{names[i]} std" for i in spread_at), *[NOTE] * notes])
+    lines: list[list[object]] = [
+        [table.stub, *names, *(f"{names[i]} std" for i in spread_at), *[NOTE] * notes]
+    ]
     for row in table.rows:
         spreads = [_spread(row, i) for i in spread_at]
-        writer.writerow([row.label, *row.values, *spreads, *[row.note] * notes])
+        lines.append([row.label, *row.values, *spreads, *[row.note] * notes])
+    writer.writerows([_csv_cell(cell) for cell in line] for line in lines)
     return text.getvalue()
+
+
+def _csv_cell(value: object) -> object:
+    """Text that a spreadsheet would run as a formula gets a leading apostrophe; numbers stay numbers."""
+    return (
+        f"'{value}"
+        if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r"))
+        else value
+    )
 
 
 def to_html(table: Table) -> str:
     marks = {1: "<b>{}</b>", 2: "<u>{}</u>"}
-    head = "".join(f'<th scope="col">{html.escape(name)}</th>' for name in _headings(table))
+    styles = [""] * (1 + len(table.columns)) + [' class="note"']
+    head = "".join(
+        f'<th scope="col"{style}>{html.escape(name)}</th>'
+        for name, style in zip(_headings(table), styles, strict=False)
+    )
     body = []
     for row, (label, cells) in zip(table.rows, _marked(table), strict=True):
         line = "".join(
@@ -141,7 +157,7 @@ def _headings(table: Table) -> list[str]:
 
 
 def _marked(table: Table) -> list[tuple[str, list[tuple[str, int]]]]:
-    """(label, [(text, place)]) of every row; place 1 is best, 2 second, 0 neither."""
+    """(label, [(text, place)]) of every row; place 1 is best, 2 is second, 0 is neither."""
     places = [_places(table, i) for i in range(len(table.columns))]
     return [
         (row.label, [(_text(table, row, i), places[i][r]) for i in range(len(table.columns))])
@@ -150,9 +166,9 @@ def _marked(table: Table) -> list[tuple[str, list[tuple[str, int]]]]:
 
 
 def _places(table: Table, index: int) -> list[int]:
-    """Ranks go by the numbers as printed, so that equal ones share a place.
+    """Ranks by the numbers as printed, so that equal ones share a place.
 
-    A lone number wins nothing, and of two the loser is not honoured as second.
+    A single number is not marked, and of two numbers only the best.
     """
     column = table.columns[index]
     printed = [

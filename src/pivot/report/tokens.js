@@ -1,6 +1,6 @@
 "use strict";
 
-// The token utility map: a gallery of rollout groups, and one group at a time with every token coloured.
+// The token utility map: a gallery of rollout groups, and the tokens of the selected one in colour.
 
 const QUANTITIES = [
   { key: "utility", symbol: "U", name: "utility", about: "visual utility, Eq. 13" },
@@ -8,7 +8,7 @@ const QUANTITIES = [
   { key: "future", symbol: "F", name: "future", about: "future support, Eq. 11" },
   { key: "gate", symbol: "u", name: "gate", about: "entropy gate, Eq. 12" },
   { key: "advantage", symbol: "A", name: "advantage before", about: "group advantage, Eq. 2", scale: "advantages" },
-  { key: "advantage_final", symbol: "A′", name: "advantage after", about: "after Eq. 14–15 and format", scale: "advantages" },
+  { key: "advantage_final", symbol: "A′", name: "advantage after", about: "after Eq. 14–15 and the format reward", scale: "advantages" },
 ];
 const ORDERS = [
   { name: "largest spread of U", rank: (group) => [group.mixed ? 1 : 0, group.spread] },
@@ -22,7 +22,7 @@ const byRank = (order) => (a, b) => {
   return right[0] - left[0] || right[1] - left[1];
 };
 
-/** The numbers that colour a response's tokens; the group advantage is one number for all of them. */
+/** The numbers that colour the tokens of a response; the group advantage is the same for all of them. */
 function tokenValues(response, key) {
   if (key !== "advantage") return response[key] || null;
   return response.advantage === undefined ? null : response.tokens.map(() => response.advantage);
@@ -87,7 +87,7 @@ function orderChooser(groups, state, changed) {
 }
 
 function galleryTab(group, choose) {
-  const picture = group.images.length ? make("img", { src: group.images[0], alt: "" }) : make("span", { class: "no-image", text: "no image" });
+  const picture = group.images.length ? make("img", { src: group.images[0], alt: "" }) : make("span", { class: "no-image", text: "No image" });
   const score = make("span", { class: "score", text: `${group.numCorrect}/${group.numResponses} correct` });
   const facts = [`spread ${number(group.spread, 2)}`];
   if (group.dependency >= 0) facts.push(`V ${number(group.dependency, 2)}`);
@@ -114,7 +114,7 @@ function quantitySwitch(available, state, changed) {
 
 // ---- colours ----
 
-/** Symmetric around 0 and cut at the 97% quantile, so that one outlier does not pale all others. */
+/** Symmetric around 0 and clipped at the 97% quantile, so that one outlier does not fade all others. */
 function scaleOf(group, quantity) {
   const keys = QUANTITIES.filter((q) => q === quantity || (q.scale && q.scale === quantity.scale)).map((q) => q.key);
   const values = group.responses.flatMap((r) => keys.flatMap((key) => tokenValues(r, key) || []));
@@ -129,8 +129,8 @@ function colourToken(token, quantity, scale) {
   const value = values ? values[token.index] : 0;
   token.classList.toggle("cool", value < 0);
   token.style.setProperty("--strength", Math.min(1, Math.abs(value) / scale.limit).toFixed(3));
-  const said = values ? `, ${quantity.name} ${number(value)}` : "";
-  token.setAttribute("aria-label", `${token.text.trim() || "space"}, token ${token.index + 1} of ${token.response.tokens.length}${said}`);
+  const valueText = values ? `, ${quantity.name} ${number(value)}` : "";
+  token.setAttribute("aria-label", `${token.text.trim() || "space"}, token ${token.index + 1} of ${token.response.tokens.length}${valueText}`);
 }
 
 function showLegend(legend, quantity, scale) {
@@ -170,7 +170,7 @@ function responsePanel(group, state) {
     const all = correct ? group.numCorrect : group.numResponses - group.numCorrect;
     const title = correct ? "Correct" : "Wrong";
     const count = shown.length < all ? ` (${shown.length} of ${all})` : "";
-    const body = shown.length ? shown.map((response) => responseCard(response, state)) : [make("p", { class: "none", text: "none in this group" })];
+    const body = shown.length ? shown.map((response) => responseCard(response, state)) : [make("p", { class: "none", text: "None in this group" })];
     return make("section", { class: correct ? "side correct" : "side wrong" }, make("h3", { text: `${correct ? "✓" : "✗"} ${title}${count}` }), ...body);
   };
   return make("div", { class: "sides" }, side(true), side(false));
@@ -183,7 +183,7 @@ function responseCard(response, state) {
   if (response.truncated) facts.push("truncated");
   if (response.experience) facts.push("from the buffer");
   if (!response.correct && response.reason) facts.push(response.reason);
-  const label = `${response.correct ? "Correct" : "Wrong"} response; arrow keys walk its tokens`;
+  const label = `${response.correct ? "Correct" : "Wrong"} response; move through its tokens with the arrow keys`;
   const list = make("div", { class: "tokens", role: "listbox", "aria-label": label, "aria-orientation": "horizontal" });
   list.append(...response.tokens.map((text, index) => tokenSpan(response, text, index)));
   list.firstChild.tabIndex = 0;
@@ -213,7 +213,7 @@ function walk(event, list) {
   if (next) next.focus();
 }
 
-/** The token of the next line up or down that stands nearest. */
+/** The nearest token on the next line up or down. */
 function lineAway(list, at, direction) {
   const from = list.children[at].getBoundingClientRect();
   let best = at;

@@ -1,1 +1,1 @@
-"""Rewards: the verifier, reward functions in their own process."""
+"""Rewards: the verifier, and reward functions of your own in a separate process."""

@@ -1,4 +1,4 @@
-"""Rewards: the built-in verifier, or a function of the user's own."""
+"""Who computes rewards: the built-in verifier, or a reward function of the user."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from pivot.types import Prompt, Reward
 
 
 class Judge(Protocol):
-    """Says of each response how good it is."""
+    """Computes the rewards of responses."""
 
     def judge(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> list[Reward]:
-        """One reward a response; `prompts[i]` is what `responses[i]` answers."""
+        """One reward per response; `responses[i]` answers `prompts[i]`."""
         ...
 
     def close(self) -> None: ...
 
 
 class VerifierJudge:
-    """Exact match against the ground truth."""
+    """Exact match against the ground truth, by the verifier."""
 
     def __init__(self, grader: str, workers: int) -> None:
         self._verifier = Verifier(grader=grader, workers=workers)
@@ -38,9 +38,9 @@ class VerifierJudge:
 class FunctionJudge:
     """`module:function` with TRL's calling convention: `f(completions=..., **columns) -> list[float]`.
 
-    The function also receives `prompts` (the questions), `answer` and every further column of the data as lists. Its
-    value is the accuracy reward; a response counts as correct above 0.5. The format is the grader's. It runs in a
-    process of its own; a value that is not finite is handed on, for the trainer skips and names such a step.
+    The function also receives `prompts` (the questions), `answer` and all other columns of the data as lists. Its
+    value is the accuracy reward; a response is correct if it exceeds 0.5. The format reward is the grader's. The
+    function runs in a process of its own. Values that are not finite are passed on: the trainer skips such updates.
     """
 
     def __init__(self, spec: str, timeout: float, grader: str = "pivot") -> None:

@@ -1,4 +1,4 @@
-"""The trainer's end of a user's reward function: started once, asked within a time limit, killed when it overruns."""
+"""Runs the user's reward function in a separate process with a time limit."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from pivot.errors import UserError
 from pivot.rewards.worker import LENGTH
 
 START_SECONDS = 300.0
-"""For importing the user's module, which may load a model."""
+"""Time limit for importing the user's module, which may load a model."""
 MAX_DEATHS = 2
-"""A call whose process died, of a signal say, is made again in a new one, this many times in all."""
+"""A call or a start whose process dies is tried again in a new process, this many times in all."""
 
 
 class RewardProcess:
     """Calls `module:function` in a process of its own.
 
-    A function that raises, never returns, ends its process or returns no numbers is a UserError with its name. A
-    thread could not be ended; a process can, whatever it is doing, and it takes nothing of the trainer with it.
+    A function that raises, does not return, ends its process or returns anything but numbers is a UserError. Unlike a
+    thread, a process can be killed whatever it is doing, without damage to the trainer.
 
     Args:
         spec: `module:function`.
-        timeout: seconds that a call may take.
+        timeout: seconds per call.
     """
 
     def __init__(self, spec: str, timeout: float) -> None:
@@ -46,14 +46,14 @@ class RewardProcess:
         return self._process.pid if self._process else None
 
     def call(self, columns: dict[str, Any]) -> list[float]:
-        """The function's values; they may still be too few, or not finite."""
+        """The values the function returns; the caller checks their number and whether they are finite."""
         frame = pickle.dumps(columns)
         for _ in range(MAX_DEATHS):
             reply = self._exchange(LENGTH.pack(len(frame)) + frame, self.timeout)
             if reply is not None:
                 return self._values(reply)
             ended = self._end()
-        raise UserError(f"the reward function {self.spec} ended its process, {MAX_DEATHS} times: {ended}")
+        raise UserError(f"the reward function {self.spec} ended its process {MAX_DEATHS} times ({ended})")
 
     def close(self) -> None:
         """End the process; a later call starts a new one."""
@@ -70,6 +70,20 @@ class RewardProcess:
         return reply["values"]
 
     def _start(self) -> None:
+        for _ in range(MAX_DEATHS):
+            self._launch()
+            reply = self._exchange(b"", START_SECONDS)
+            if reply is not None:
+                break
+            ended = self._end(patience=1.0)
+        else:
+            self.close()
+            raise UserError(f"reward.function: the process of {self.spec} ended while it started ({ended})")
+        if "problem" in reply:
+            self.close()
+            raise UserError(f"reward.function: {reply['problem']}")
+
+    def _launch(self) -> None:
         paths = dict.fromkeys(filter(None, sys.path))
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "pivot.rewards.worker", self.spec, str(Path.cwd())],
@@ -77,17 +91,12 @@ class RewardProcess:
             stdout=subprocess.PIPE,
             bufsize=0,
             env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
-            start_new_session=True,  # Ctrl-C at the terminal is the trainer's to handle
+            start_new_session=True,  # Ctrl-C at the terminal is for the trainer alone.
         )
         atexit.register(self.close)
-        reply = self._exchange(b"", START_SECONDS)
-        if reply is None or "problem" in reply:
-            problem = reply["problem"] if reply else f"its process ended at the start: {self._end()}"
-            self.close()
-            raise UserError(f"reward.function: {problem}")
 
     def _exchange(self, data: bytes, timeout: float) -> dict[str, Any] | None:
-        """Send `data` and wait for a reply; None when the process has died."""
+        """Send `data` and wait for a reply; None if the process died."""
         if self._process is None:
             self._start()
         process = self._process
@@ -111,7 +120,7 @@ class RewardProcess:
                             return None
                         received += piece
                         continue
-                    with contextlib.suppress(BrokenPipeError):  # its output has ended as well, and says so
+                    with contextlib.suppress(BrokenPipeError):  # Its output ends too, which is noticed above.
                         rest = rest[os.write(process.stdin.fileno(), rest) :]
                         if rest:
                             continue
@@ -121,12 +130,12 @@ class RewardProcess:
     def _overrun(self, timeout: float) -> None:
         self._end()
         raise UserError(
-            f"the reward function {self.spec} did not return within {timeout:g} s; its process was ended "
+            f"the reward function {self.spec} did not return within {timeout:g} s and was killed "
             "(raise reward.timeout if it needs longer)"
         )
 
     def _end(self, patience: float = 0.0) -> str:
-        """Kill the process and all it has started; how it ended, in words."""
+        """Kill the process and everything it started; returns how it ended."""
         process, self._process = self._process, None
         if process is None or os.getpid() != self._owner:
             return "not running"

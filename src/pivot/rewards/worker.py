@@ -1,15 +1,15 @@
-"""A user's reward function in a process of its own: `python -P -m pivot.rewards.worker MODULE:FUNCTION FOLDER`.
+"""The process of a user's reward function: `python -P -m pivot.rewards.worker MODULE:FUNCTION FOLDER`.
 
-The module is taken from FOLDER, where the run was started, or else from the import path. FOLDER itself comes last on
-that path: the module may import its neighbours, but no file there takes the place of an installed one.
+The module is imported from FOLDER, where the run was started, or else from the import path. FOLDER itself is last on
+that path: the module can import its neighbours, but no file in FOLDER can shadow an installed module.
 
-A frame is eight bytes of length and a body. On standard input come calls, pickled by the trainer that started this
-process; on standard output go replies as JSON: `{"ready": true}` once, then for each call
+A frame is eight bytes of length and a body. Standard input carries calls, pickled by the trainer that started this
+process; standard output carries JSON replies: `{"ready": true}` once, then one per call
 
     {"values": [1.0, 0.0]}   {"type": "NoneType"}   {"raised": "KeyError: 'x' (rewards.py, line 12)"}
 
-What the function prints goes to standard error. The process ends with its input, and with the trainer. Standard
-library only: a function that needs no torch does not wait for it.
+What the function prints goes to standard error. The process ends when its input ends or the trainer dies. It uses
+the standard library only, so that a function without torch starts quickly.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PR_SET_PDEATHSIG = 1
 
 def main() -> None:
     die_with_parent()
-    # The function's own input and output must not mix with the frames.
+    # Keep what the function itself reads and prints apart from the frames.
     calls, replies = os.dup(0), os.dup(1)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
@@ -52,7 +52,7 @@ def main() -> None:
 def _call(function: Callable[..., Any], columns: dict[str, Any]) -> dict[str, Any]:
     try:
         values = function(**columns)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever it raises is named, not swallowed
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - reported to the trainer, not swallowed
         last = traceback.extract_tb(error.__traceback__)[-1]
         return {"raised": f"{_sentence(error)} ({os.path.basename(last.filename)}, line {last.lineno})"}
     try:
@@ -66,14 +66,14 @@ def _sentence(error: BaseException) -> str:
 
 
 def _find(spec: str, folder: str) -> tuple[Callable[..., Any] | None, str]:
-    """The function, or None and what is wrong."""
+    """The function, or None and the problem."""
     module_name, _, name = spec.partition(":")
     try:
         _import_from(folder, module_name.partition(".")[0])
         module = importlib.import_module(module_name)
     except ImportError as cause:
         return None, f"cannot import {module_name!r} ({cause}); is it on the PYTHONPATH?"
-    except (Exception, SystemExit) as cause:  # noqa: BLE001 - a module of the user's may raise anything
+    except (Exception, SystemExit) as cause:  # noqa: BLE001 - a user's module may raise anything
         return None, f"importing {module_name!r} raised {_sentence(cause)}"
     function = vars(module).get(name)
     if not callable(function):
@@ -82,7 +82,7 @@ def _find(spec: str, folder: str) -> tuple[Callable[..., Any] | None, str]:
 
 
 def _import_from(folder: str, name: str) -> None:
-    """Import a top-level module from this folder if it is there; one of Python's own cannot be replaced."""
+    """Import a top-level module from this folder if it exists there; standard library modules are never shadowed."""
     sys.path.append(folder)
     found = None if name in sys.stdlib_module_names else PathFinder.find_spec(name, [folder])
     if found is None or found.loader is None:
@@ -100,7 +100,7 @@ def _send(descriptor: int, message: dict[str, Any]) -> None:
 
 
 def die_with_parent() -> None:
-    """A function that never returns would never see that its input has ended."""
+    """Have the kernel kill this process with its parent; a function that hangs never sees its input end."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 

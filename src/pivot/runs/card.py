@@ -13,7 +13,7 @@ from pivot import __version__
 from pivot.config import Config, to_dict
 from pivot.data import TRAINING_SETS, template
 from pivot.durable import write_bytes
-from pivot.evaluate.mixes import mix_notes
+from pivot.evaluate.settings import comparability_notes
 from pivot.models.loading import TINY
 from pivot.runs.checkpoint import CheckpointStore
 
@@ -112,7 +112,7 @@ def _scores(entries: Sequence[Mapping[str, Any]]) -> str:
     if not entries:
         return "## Scores\n\nThis run measured nothing."
     head = ["set", "when", "images", "prompts", "samples", "accuracy, %", "95% interval"]
-    notes = mix_notes([{str(entry["name"]): [entry]} for entry in entries])
+    notes = comparability_notes([{str(entry["name"]): [entry]} for entry in entries])
     noted = any(notes)
     rows = [
         [

@@ -13,12 +13,13 @@ from rich.table import Table
 from pivot.config import Config
 from pivot.engines.base import Engine
 from pivot.errors import UserError
-from pivot.evaluate.sampling import Draws, GradedPrompt, graded_samples
+from pivot.evaluate.sampling import GradedPrompt, evaluation_request, graded_samples
+from pivot.evaluate.scoring import as_graded, summarise
 from pivot.evaluate.settings import EvaluationSettings, recorded
-from pivot.evaluate.summary import summarise
 from pivot.models.policy import Policy
 from pivot.rewards.judge import Judge
 from pivot.runs.progress import Progress
+from pivot.sampling import SampleRequest
 from pivot.training.build import evaluation_sampling
 from pivot.training.prompts import Prompts, load_prompts
 from pivot.types import Prompt
@@ -78,8 +79,8 @@ class Evaluation:
 
     def validate(self, prompts: Sequence[Prompt]) -> dict[str, float]:
         """`eval/` metrics of a step."""
-        found = self._sample(prompts, self._draws(self.config.eval.samples), "validation")
-        entry = summarise(found)
+        found = self._sample(prompts, self._request(self.config.eval.samples), "validation")
+        entry = summarise(as_graded(found))
         return {f"eval/{name}": entry[name] for name in ("accuracy", "format", "length")}
 
     def table(self, sets: dict[str, list[Prompt]], when: str) -> list[dict[str, Any]]:
@@ -88,29 +89,31 @@ class Evaluation:
         for name, prompts in sets.items():
             for blank in (False, True) if self.config.eval.blank else (False,):
                 note = f"{name}{' (blank images)' if blank else ''}, {when} training"
-                draws = self._draws(self.config.eval.final_samples, blank)
-                found = self._sample(prompts, draws, note)
+                request = self._request(self.config.eval.final_samples, blank)
+                found = self._sample(prompts, request, note)
                 labels = {"name": name, "when": when, "model": self.config.model.path, "blank": blank}
-                how = recorded(settings_of(self.config, self.engine, draws))
-                entries.append({**summarise(found, **labels), "settings": how})
+                how = recorded(settings_of(self.config, self.engine, request))
+                entries.append({**summarise(as_graded(found), **labels), "settings": how})
         return entries
 
-    def _draws(self, num_samples: int, blank: bool = False) -> Draws:
-        return Draws(num_samples, evaluation_sampling(self.config), self.config.train.seed, blank)
+    def _request(self, num_samples: int, blank: bool = False) -> SampleRequest:
+        return evaluation_request(
+            num_samples, evaluation_sampling(self.config), self.config.train.seed, blank
+        )
 
-    def _sample(self, prompts: Sequence[Prompt], draws: Draws, note: str) -> list[GradedPrompt]:
-        samples = graded_samples(self.engine.evaluation_sampler(), prompts, self.judge, draws)
+    def _sample(self, prompts: Sequence[Prompt], request: SampleRequest, note: str) -> list[GradedPrompt]:
+        samples = graded_samples(self.engine.evaluation_sampler(), prompts, self.judge, request)
         return list(self.progress.track(samples, f"evaluating {note}", len(prompts)))
 
 
-def settings_of(config: Config, model: Policy | Engine, draws: Draws) -> EvaluationSettings:
+def settings_of(config: Config, model: Policy | Engine, request: SampleRequest) -> EvaluationSettings:
     """How a run evaluates: as it trains."""
     min_pixels, max_pixels = model.encoder.image_limits
     grader = config.reward.function or config.reward.grader
     sampler = "local" if isinstance(model, Policy) else model.name
     if sampler == "local":
         sampler = EvaluationSettings.engine  # `pivot eval` has its own name for it
-    return EvaluationSettings(draws, grader, sampler, config.model.dtype, min_pixels, max_pixels)
+    return EvaluationSettings(request, grader, sampler, config.model.dtype, min_pixels, max_pixels)
 
 
 def _is_one_file(name: str) -> bool:

@@ -19,7 +19,8 @@ Row = dict[str, float | list[int]]
 QUANTILES = (5, 25, 50, 75, 95)
 UNLIKELY = 0.1
 """Tokens below this probability count as unlikely."""
-TERMS = ("policy", "calibration", "kl", "entropy", "perception", "double_entropy", "sft", "off_policy")
+COUNTS = ("ratio_sum", "ratio_tokens", "ratio_max", "clip_low_tokens", "clip_high_tokens", "dual_clip_tokens")
+"""What an update reports beside the terms of its loss."""
 
 
 def step_metrics(outcome: StepOutcome, method: Method, buffer: ExperienceBuffer) -> Row:
@@ -28,7 +29,7 @@ def step_metrics(outcome: StepOutcome, method: Method, buffer: ExperienceBuffer)
     row |= _rewards(outcome.selection.sampled, method)
     row |= _rollout(outcome)
     row |= _visual(outcome)
-    if method.replay:
+    if method.replay is not None:
         row |= _buffer(outcome, buffer)
     return row | _optimisation(outcome)
 
@@ -41,7 +42,7 @@ def _rewards(groups: Sequence[RolloutGroup], method: Method) -> Row:
     row: Row = {
         "reward/accuracy": _mean([reward.correct for reward in rewards]),
         "reward/format": form,
-        "reward/mean": _mean([reward.accuracy for reward in rewards]) + method.format_coef * form,
+        "reward/mean": _mean([reward.accuracy for reward in rewards]) + method.advantage.format_coef * form,
         "reward/solved_prompts": _mean([g.success_rate == 1 for g in groups]),
         "reward/unsolved_prompts": _mean([g.success_rate == 0 for g in groups]),
     }
@@ -148,7 +149,7 @@ def _optimisation(outcome: StepOutcome) -> Row:
         return row
     terms = update.terms
     tokens = max(terms["ratio_tokens"], 1.0)
-    row |= {"loss/total": terms["total"], **{f"loss/{name}": terms[name] for name in TERMS if name in terms}}
+    row |= {f"loss/{name}": value for name, value in terms.items() if name not in COUNTS}
     return row | {
         "optim/grad_norm": _mean(update.grad_norms),
         "optim/grad_norm_max": max(update.grad_norms),

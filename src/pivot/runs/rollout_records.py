@@ -126,7 +126,7 @@ class _Writer:
     def _corrupted(self, prompt: Prompt) -> list[str]:
         corruptor = self.engine.corruptor
         corrupted = corruptor.corrupt(self.engine.encoder.encode(prompt), self.step)
-        return [_data_uri(corruptor.picture(image)) for image in corrupted.images]
+        return [_data_uri(self.engine.encoder.family.picture(image)) for image in corrupted.images]
 
 
 def _numbers(values: Tensor) -> Sequence[float]:

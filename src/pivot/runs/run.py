@@ -21,7 +21,7 @@ from pivot.config import Config, from_dict, to_dict
 from pivot.engines.base import Engine
 from pivot.engines.local import LocalEngine
 from pivot.errors import UserError
-from pivot.evaluate.summary import add_scores
+from pivot.evaluate.scoring import add_scores
 from pivot.runs.card import write_card
 from pivot.runs.checkpoint import Checkpoint, CheckpointStore, load_state, save_state
 from pivot.runs.evaluation import Evaluation

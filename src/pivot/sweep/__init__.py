@@ -1,1 +1,1 @@
-"""Many runs from one plan file: arms and seeds are trained, evaluated and put into one table."""
+"""Many runs from one plan file: arms x seeds x settings, claims, intervals, verdicts, tables and a page."""

@@ -1,4 +1,4 @@
-"""GPU hours reckoned from the step times that the paper prints (App. D.4). An estimate; nothing was measured here."""
+"""GPU hours estimated from the step times that the paper prints (App. D.4); nothing was measured here."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ These GPU hours are an estimate; nothing was measured here. They assume:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a run would take."""
+    """The time that a run would take."""
 
     steps: int
     seconds_per_step: float

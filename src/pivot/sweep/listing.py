@@ -8,26 +8,31 @@ from dataclasses import replace
 
 from pivot import recipes
 from pivot.config import Config
-from pivot.config.loading import preset
+from pivot.config.methods import find_method
 from pivot.config.schema import all_fields
 from pivot.sweep import estimate
+from pivot.sweep.claims import judge_claims
 from pivot.sweep.followups import followups
-from pivot.sweep.plan import Engine, Plan
+from pivot.sweep.plan import Engine, Plan, setting_text
 from pivot.sweep.runs import SweepRun
+from pivot.sweep.schedule import best_variant, due_tasks, families
 from pivot.sweep.scores import unmeasured
 
 CLUSTER = Engine("verl", nodes=2, gpus=8, address="auto")
-"""The cluster of the commands that are printed, unless the plan or the command line names another."""
+"""The cluster in the printed commands, unless the plan or the command line names another."""
 
 
 def describe(plan: Plan, runs: Sequence[SweepRun]) -> str:
     """The whole listing."""
     source = f" ({plan.source})" if plan.source else ""
     lines = [f"{plan.name}: {plan.title}{source}", _summary(plan, runs), ""]
+    due = {task.label for task in due_tasks(plan, runs)}
     for run in runs:
-        lines += [*_describe_run(run), ""]
+        lines += [*_describe_run(run, run.label in due), ""]
     for command in followups(plan, runs):
         lines += ["afterwards", f"  {_typed(command.words)}", ""]
+    if plan.claims:
+        lines += ["claims", *(f"  {one.text} by {one.measure}" for one in judge_claims(plan, runs)), ""]
     return "\n".join([*lines, *_totals(plan, runs), "", estimate.ASSUMPTIONS])
 
 
@@ -35,24 +40,27 @@ def _summary(plan: Plan, runs: Sequence[SweepRun]) -> str:
     trained = sum(run.seed is not None for run in runs)
     seeds = f"{plan.seeds} seed{'s' * (plan.seeds > 1)}"
     said = f"{len(plan.arms)} arms, {seeds}: {trained} runs to train from recipe {plan.recipe}"
+    if plan.screen:
+        first = "seed 0" if plan.screen == 1 else f"seeds 0 to {plan.screen - 1}"
+        said += f" at most; {first} at every value, the others at each arm's best on the validation split"
     if not plan.sets:
         return f"{said}; no evaluation follows"
     rows = "" if plan.limit is None else f", the first {plan.limit} rows of each"
     return f"{said}; {len(runs)} models to evaluate, accuracy@{plan.samples} on {', '.join(plan.sets)}{rows}"
 
 
-def _describe_run(run: SweepRun) -> Iterator[str]:
+def _describe_run(run: SweepRun, is_due: bool) -> Iterator[str]:
     if run.missing:
         needed = " ".join(f"--set {path}=..." for path in run.missing)
         yield f"{run.label}  [needs {', '.join(run.missing)}: left out unless you give {needed}]"
     else:
-        yield f"{run.label}  [{_status(run)}]"
+        yield f"{run.label}  [{_status(run) if is_due else 'if screening chooses this value'}]"
     if run.seed is not None:
         yield f"  settings: {', '.join(differences(run.config))}"
         yield f"  one node: {_typed(run.train_command(_one_node(run.plan.engine)))}"
         yield f"  cluster:  {_typed(run.train_command(_cluster(run.plan.engine)))}"
-        reckoned = estimate.estimate_training(run.config)
-        yield f"  estimate: {reckoned.text() if reckoned else 'unknown, as the size of the model is'}"
+        estimated = estimate.estimate_training(run.config)
+        yield f"  estimate: {estimated.text() if estimated else 'unknown: the model has no known size'}"
     if run.plan.sets:
         yield f"  evaluate: {_typed(run.eval_command(run.plan.benchmarks))}"
 
@@ -65,19 +73,14 @@ def _status(run: SweepRun) -> str:
 
 def differences(config: Config) -> list[str]:
     """`method=grpo`, and every other setting that is not the recipe's or the method's own."""
-    usual = replace(recipes.get(config.recipe), method=preset(config.method.name))
+    usual = replace(recipes.get(config.recipe), method=find_method(config.method.spec))
     before = {info.path: info.value for info in all_fields(usual)}
     changed = [
-        f"{info.path}={_text(info.value)}" for info in all_fields(config) if info.value != before[info.path]
+        f"{info.path}={setting_text(info.value)}"
+        for info in all_fields(config)
+        if info.value != before.get(info.path)
     ]
-    return [f"method={config.method.name}", *changed]
-
-
-def _text(value: object) -> str:
-    """As `--set` takes it."""
-    if value is None or isinstance(value, bool):
-        return "null" if value is None else str(value).lower()
-    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    return [f"method={config.method.spec}", *changed]
 
 
 def _one_node(engine: Engine) -> Engine:
@@ -93,8 +96,8 @@ def _typed(words: Sequence[str]) -> str:
 
 
 def _totals(plan: Plan, runs: Sequence[SweepRun]) -> Iterator[str]:
-    """Each folder counts once: arms of one configuration share a run. What is left out does not count."""
-    unique = list({run.folder: run for run in runs if not run.missing}.values())
+    """Each folder counts once: arms of one configuration share a run. Runs that are left out do not count."""
+    unique = list({run.folder: run for run in _expected(plan, runs)}.values())
     trained = [run for run in unique if run.seed is not None]
     found = [estimate.estimate_training(run.config) for run in trained]
     hours = sum(one.gpu_hours for one in found if one)
@@ -104,6 +107,18 @@ def _totals(plan: Plan, runs: Sequence[SweepRun]) -> Iterator[str]:
     yield "; ".join([f"training:   {len(trained)} runs, about {hours:.1f} GPU hours in total", *notes])
     if plan.sets:
         yield f"evaluation: {_evaluation(plan, unique)}"
+
+
+def _expected(plan: Plan, runs: Sequence[SweepRun]) -> list[SweepRun]:
+    """The runs that are due, and of an arm that screening has not decided yet all seeds of one value."""
+    undecided = (
+        [family for family in families(plan) if best_variant(plan, runs, family) is None]
+        if plan.screen
+        else []
+    )
+    later = {plan.variants(family)[0] for family in undecided}
+    due = {task.label for task in due_tasks(plan, runs)}
+    return [run for run in runs if run.label in due or (run.arm in later and not run.missing)]
 
 
 def _evaluation(plan: Plan, runs: Sequence[SweepRun]) -> str:

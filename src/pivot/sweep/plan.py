@@ -1,14 +1,17 @@
-"""A plan: the arms of an experiment, what they share, how they are evaluated, and what is rendered from them."""
+"""A plan: the arms of an experiment, how they are evaluated, the claims they decide, and what is rendered from them."""
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from pivot.config.loading import load_file, nearest, overlay, preset
+from pivot.config.loading import load_file, overlay
+from pivot.config.methods import find_method
+from pivot.config.nearest import nearest
 from pivot.errors import UserError
 from pivot.evaluate.sets import check_name, expand
 
@@ -16,7 +19,17 @@ Rendering = Literal["accuracy", "overhead", "dynamics", "sensitivity"]
 EvalEngine = Literal["embedded", "vllm"]
 PLACEHOLDER = re.compile(r"\{(.+?)\}")
 FILLED = ("data", "limits", "results")
-"""Placeholders of `then` besides the arms: the first benchmark, the recipe's limits as options, the results' folder."""
+"""Placeholders of `then` besides the arms: the first benchmark, the recipe's limits as options, the results folder."""
+
+MEASURES = {
+    "accuracy": "mean accuracy of the last checkpoint over the plan's benchmarks",
+    "final": "validation accuracy at the last step",
+    "best": "highest validation accuracy during training",
+    "area": "area under the validation curve over steps",
+    "area_rollouts": "area under the validation curve over sampled responses, as far as both arms got",
+    "equal_rollouts": "validation accuracy after equally many sampled responses",
+}
+"""What a claim can be about, besides the name of a benchmark. Areas are divided by their width: a mean accuracy."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +66,20 @@ class Arm:
     """Settings that only the user can give (`--set`); without them the arm is listed and left out."""
     paper: tuple[float | None, ...] = ()
     """The numbers that the paper prints for it, in the order of the first table's columns; null: none printed."""
+    family: str = ""
+    """Of an arm that `vary` has made: the arm it was made from. Not written in a plan."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """That one arm is better than another by a measure; the runs decide it, paired by seed."""
+
+    better: str = ""
+    than: str = ""
+    measure: str = ""
+    """One of MEASURES or a benchmark of the plan; empty: `accuracy`, or `final` where the plan has no benchmarks."""
+    margin: float | None = None
+    """Points. An interval around 0 that reaches further decides nothing: "cannot be told"."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +111,25 @@ class Plan:
     """The settings on the x axes of the sensitivity figure."""
     then: tuple[str, ...] = ()
     """Commands after the runs: `report {PIVOT}`. `{ARM}` is the arm's first run or the base model's name."""
+    vary: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Setting -> values: every trained arm runs at each of them, with several settings at each combination."""
+    screen: int = 0
+    """Seeds that run at every value of `vary`; the others run at the arm's best on the validation split. 0: all."""
     arms: Mapping[str, Arm] = field(default_factory=dict)
+    """Name -> arm, one for each value of `vary`."""
+    claims: tuple[Claim, ...] = ()
+
+    def variants(self, family: str) -> list[str]:
+        """The arms that `vary` has made from one; without `vary` the arm itself."""
+        return [name for name, arm in self.arms.items() if family in (name, arm.family)]
+
+    def counterpart(self, name: str, family: str) -> str | None:
+        """The arm of another family at the values that this arm has: what it is compared with."""
+        if family in self.arms:
+            return family
+        own = self.arms[name].family
+        wanted = family + name.removeprefix(own) if own else family
+        return wanted if wanted in self.arms else None
 
     @property
     def sets(self) -> list[str]:
@@ -102,17 +147,21 @@ class Plan:
 def load_plan(path: Path) -> Plan:
     """The plan in a YAML, TOML or JSON file; a UserError names the first thing in it that makes no sense."""
     raw = load_file(path)
-    arms = raw.pop("arms", None)
+    listed = {key: raw.pop(key, None) for key in ("arms", "vary", "claims")}
     plan = overlay(Plan(name=path.stem), raw, f"{path}: ")
+    arms = listed["arms"]
     if not isinstance(arms, Mapping) or not arms:
         raise UserError(
             f"{path}: arms is {arms!r}, but must name at least one, such as DAPO: {{method: dapo}}."
         )
     plan = replace(
-        plan, arms={str(name): _arm(given, f"{path}: arms.{name}") for name, given in arms.items()}
+        plan,
+        arms={str(name): _arm(given, f"{path}: arms.{name}") for name, given in arms.items()},
+        vary=_varied(listed["vary"] or {}, f"{path}: vary"),
+        claims=tuple(_claim(given, f"{path}: claims") for given in listed["claims"] or ()),
     )
     _check(plan, path)
-    return plan
+    return replace(plan, arms=_vary(plan.arms, plan.vary))
 
 
 def _arm(given: Any, where: str) -> Arm:
@@ -124,8 +173,46 @@ def _arm(given: Any, where: str) -> Arm:
     if arm.base and {"method", "settings"} & given.keys():
         raise UserError(f"{where} is the model before training (base: true): leave method and settings out.")
     if not arm.base:
-        preset(arm.method)
+        find_method(arm.method)
     return arm
+
+
+def _claim(given: Any, where: str) -> Claim:
+    if not isinstance(given, Mapping) or not {"better", "than"} <= given.keys():
+        raise UserError(
+            f"{where} has {given!r}, but a claim is a mapping such as {{better: PIVOT, than: DAPO}}."
+        )
+    return overlay(Claim(), given, f"{where}.")
+
+
+def _varied(given: Any, where: str) -> dict[str, tuple[str, ...]]:
+    if not isinstance(given, Mapping) or not all(isinstance(v, Sequence) and v for v in given.values()):
+        raise UserError(f"{where} is {given!r}, but must give values, such as {{train.lr: [1e-6, 2e-6]}}.")
+    return {str(path): tuple(map(setting_text, values)) for path, values in given.items()}
+
+
+def setting_text(value: object) -> str:
+    """A value as `--set` takes it."""
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def _vary(arms: Mapping[str, Arm], vary: Mapping[str, tuple[str, ...]]) -> dict[str, Arm]:
+    """Every trained arm at every combination of values: `PIVOT, lr=1e-6`."""
+    if not vary:
+        return dict(arms)
+    found: dict[str, Arm] = {}
+    for name, arm in arms.items():
+        if arm.base:
+            found[name] = arm
+            continue
+        for values in itertools.product(*vary.values()):
+            pairs = list(zip(vary, values, strict=True))
+            settings = tuple(f"{path}={value}" for path, value in pairs)
+            label = ", ".join([name, *(f"{path.rpartition('.')[2]}={value}" for path, value in pairs)])
+            found[label] = replace(arm, settings=(*arm.settings, *settings), family=name)
+    return found
 
 
 def _check(plan: Plan, path: Path) -> None:
@@ -133,6 +220,10 @@ def _check(plan: Plan, path: Path) -> None:
     for key, value in {"seeds": plan.seeds, "samples": plan.samples}.items():
         if value < 1:
             raise UserError(f"{path}: {key} is {value}, but must be at least 1.")
+    if not 0 <= plan.screen <= plan.seeds:
+        raise UserError(
+            f"{path}: screen is {plan.screen}, but must be from 0 to {plan.seeds}, the number of seeds."
+        )
     for name in plan.sets:
         check_name(name)
     if plan.baseline is not None and plan.baseline not in plan.arms:
@@ -141,16 +232,40 @@ def _check(plan: Plan, path: Path) -> None:
         if name not in (*plan.arms, *FILLED):
             raise UserError(f"{path}: then names {{{name}}}; {nearest(name, [*plan.arms, *FILLED])}.")
     for name, arm in plan.arms.items():
+        if arm.paper and plan.vary:
+            raise UserError(f"{path}: arms.{name}.paper has no place in a table whose rows are varied.")
         if arm.paper and len(arm.paper) != plan.num_columns:
             raise UserError(
                 f"{path}: arms.{name}.paper has {len(arm.paper)} numbers, but the table has {plan.num_columns} columns."
             )
+    _check_claims(plan, path)
+
+
+def _check_claims(plan: Plan, path: Path) -> None:
+    known = [*MEASURES, *plan.sets]
+    for claim in plan.claims:
+        for name in (claim.better, claim.than):
+            if name not in plan.arms:
+                raise UserError(f"{path}: a claim names arm {name!r}; {nearest(name, plan.arms)}.")
+        if claim.measure and claim.measure not in known:
+            raise UserError(
+                f"{path}: a claim is about measure {claim.measure!r}; {nearest(claim.measure, known)}."
+            )
+        if claim.measure == "accuracy" and not plan.sets:
+            raise UserError(
+                f"{path}: a claim is about accuracy, but the plan has no benchmarks; use `final`."
+            )
 
 
 def choose_arms(plan: Plan, only: list[str]) -> Plan:
-    """The plan with the arms named alone; none named: all."""
+    """The plan with the arms named alone, and the claims about them; none named: all."""
+    if not only:
+        return plan
+    names = {name for name, arm in plan.arms.items() if {name, arm.family} & set(only)}
     for name in only:
-        if name not in plan.arms:
+        if not any(name in (one, plan.arms[one].family) for one in names):
             raise UserError(f"--only {name} is no arm of {plan.name}; {nearest(name, plan.arms)}.")
-    chosen = {name: arm for name, arm in plan.arms.items() if not only or name in only}
-    return replace(plan, arms=chosen)
+    chosen = {name: arm for name, arm in plan.arms.items() if name in names}
+    left = replace(plan, arms=chosen)
+    claims = tuple(c for c in plan.claims if left.variants(c.better) and left.variants(c.than))
+    return replace(left, claims=claims)

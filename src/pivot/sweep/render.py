@@ -1,35 +1,54 @@
-"""Tables and figures of a plan from whatever runs are there; what is missing is shown as missing."""
+"""Tables, figures and the page of a plan from whatever runs are there; missing numbers are shown as missing."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from html import escape
 from pathlib import Path
 
 import numpy as np
 
 from pivot.config.schema import all_fields
+from pivot.durable import write_bytes
 from pivot.evaluate.benchmarks import HEADINGS
+from pivot.report import write_comparison
 from pivot.report.charts import Chart, Curve, LineChart
 from pivot.report.comparison import overlaid
+from pivot.report.comparison_tables import overhead_table
 from pivot.report.figures import save_figures
-from pivot.report.groups import Group, Study
-from pivot.report.overhead import overhead_table
+from pivot.report.groups import RunGroup, RunGroups
+from pivot.report.page import Page
 from pivot.report.run import read_run
-from pivot.report.tables import Column, Row, Table, Value, to_markdown, write_tables
+from pivot.report.tables import Column, Row, Table, Value, to_html, to_markdown, write_tables
+from pivot.sweep.claims import claims_table, judge_claims
 from pivot.sweep.followups import results_folder
 from pivot.sweep.plan import Plan
 from pivot.sweep.runs import SweepRun
-from pivot.sweep.scores import ArmScores, count, mean, spread
+from pivot.sweep.schedule import best_variant, families
+from pivot.sweep.scores import ArmScores, count, mean, read_curve, spread
 
 DYNAMICS = ("compared-training-accuracy", "compared-validation-accuracy")
 """The charts of the training dynamics: accuracy rewards, and accuracy on the validation prompts."""
 
 
 def render(plan: Plan, runs: Sequence[SweepRun]) -> tuple[str, Path]:
-    """Write what the plan asks for; returns the tables as Markdown and the folder with all files."""
+    """Write what the plan asks for and a page of all of it; returns the tables as Markdown, and the page."""
     folder = results_folder(plan, runs)
-    tables: list[Table] = []
+    tables, charts = _rendered(plan, runs)
+    trained = [run.folder for run in runs if run.seed is not None and (run.folder / "config.json").exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    write_tables(tables, folder)
+    save_figures(charts, folder / "figures")
+    compared = write_comparison(trained, folder / "comparison") if trained else None
+    page = folder / "index.html"
+    write_bytes(page, _page(plan, tables, charts, compared).encode("utf-8", "backslashreplace"))
+    return "\n".join(map(to_markdown, tables)), page
+
+
+def _rendered(plan: Plan, runs: Sequence[SweepRun]) -> tuple[list[Table], list[Chart]]:
+    tables = [claims_table(judge_claims(plan, runs))] if plan.claims else []
+    tables += [screening_table(plan, runs)] if plan.screen else []
     charts: list[Chart] = []
     for wanted in plan.render:
         if wanted == "accuracy":
@@ -37,37 +56,96 @@ def render(plan: Plan, runs: Sequence[SweepRun]) -> tuple[str, Path]:
         elif wanted == "overhead":
             tables += overhead_tables(plan, runs)
         elif wanted == "dynamics":
-            groups = _groups(runs)
-            charts += [chart for chart in overlaid(Study(groups, [], groups)) if chart.name in DYNAMICS]
+            charts += _dynamics(runs)
         else:
             charts += sensitivity_charts(plan, runs)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_tables(tables, folder)
-    save_figures(charts, folder)
-    return "\n".join(map(to_markdown, tables)), folder
+    return tables, charts
+
+
+def _page(plan: Plan, tables: Sequence[Table], charts: list[Chart], compared: Path | None) -> str:
+    page = Page(title=f"{plan.title or plan.name} · pivot sweep", brand="pivot")
+    lead = f"{len(plan.arms)} arms, {plan.seeds} seed{'s' * (plan.seeds > 1)}; {_origin(plan)}"
+    page.header = f'<h1>{escape(plan.title or plan.name)}</h1><p class="lead">{escape(lead)}</p>'
+    titles = {"claims": "Claims", "screening": "Screening", plan.name: "Results"}
+    for table in tables:
+        page.add(table.name, titles.get(table.name, table.name.capitalize()), to_html(table))
+    if charts:
+        page.add("curves", "Curves", page.charts(charts))
+    if compared is not None:
+        link = f'<p><a href="{compared.parent.name}/{compared.name}">Curves and tables of every run</a></p>'
+        page.add("runs", "All runs", link)
+    return page.html()
 
 
 def accuracy_table(plan: Plan, runs: Sequence[SweepRun]) -> Table:
     """A row per arm: accuracy on each benchmark, their mean, its gain over the baseline, the seeds behind it, and how
-    many of the groups that steps asked for they trained on."""
-    scores = {arm: ArmScores.read([run for run in runs if run.arm == arm]) for arm in plan.arms}
-    columns = [Column(HEADINGS.get(name, name)) for name in plan.sets] + [Column("Avg.")]
+    many of the groups that steps asked for they trained on. Without benchmarks: validation accuracy."""
+    arms = _shown_arms(plan, runs)
+    names = plan.sets or ["final", "best"]
+    scores = {arm: ArmScores.read([run for run in runs if run.arm == arm]) for arm in arms}
+    averaged = plan.sets or names[:1]
+    columns = [Column(HEADINGS.get(name, VALIDATION.get(name, name))) for name in names]
+    columns += [Column("Avg.")] if plan.sets else []
     columns += [Column("Δ, %", best=None, form="+.2f")] if plan.baseline else []
     columns += [Column("Seeds", best=None), Column("Groups, %", best=None, form=".1f")]
-    base = mean(scores[plan.baseline].averages(plan.sets)) if plan.baseline in scores else None
     rows = []
     for arm, found in scores.items():
-        averages, is_base = found.averages(plan.sets), plan.arms[arm].base
-        values: list[Value] = [mean(found.values(name)) for name in plan.sets]
-        values.append(mean(averages))
+        averages, is_base = found.averages(averaged), plan.arms[arm].base
+        values: list[Value] = [mean(found.values(name)) for name in names]
+        spreads = [spread(found.values(name)) for name in names]
+        if plan.sets:
+            values.append(mean(averages))
+            spreads.append(spread(averages))
         if plan.baseline:
-            values.append(None if arm == plan.baseline else _gain(mean(averages), base))
-        values += [None if is_base else found.seeds(plan.sets), mean(found.full)]
-        spreads = [spread(found.values(name)) for name in plan.sets] + [spread(averages)]
+            other = _baseline(plan, runs, arm)
+            base = None if other in (None, arm) else mean(scores[other].averages(averaged))
+            values.append(_gain(mean(averages), base))
+        values += [None if is_base else found.seeds(averaged), mean(found.full)]
         spreads += [None] * (len(columns) - len(spreads))
         rows.append(Row(arm, tuple(values), tuple(spreads), ranked=not is_base))
     rows += paper_rows(plan, len(columns))
     return Table(plan.name, f"{plan.title}: {_how(plan)}", "Method", tuple(columns), tuple(rows))
+
+
+VALIDATION = {"final": "Validation", "best": "Best on the way"}
+"""Columns of a plan without benchmarks."""
+
+
+def _shown_arms(plan: Plan, runs: Sequence[SweepRun]) -> list[str]:
+    """All arms; of screened ones those that were chosen, once they are."""
+    best = {family: best_variant(plan, runs, family) for family in families(plan)} if plan.screen else {}
+    return [name for name, arm in plan.arms.items() if best.get(arm.family) in (None, name)]
+
+
+def _baseline(plan: Plan, runs: Sequence[SweepRun], arm: str) -> str | None:
+    """The baseline at the arm's own values; of a screened plan at the baseline's best."""
+    assert plan.baseline is not None
+    if plan.screen and plan.baseline not in plan.arms:
+        return best_variant(plan, runs, plan.baseline) if plan.variants(plan.baseline) else None
+    return plan.counterpart(arm, plan.baseline)
+
+
+def screening_table(plan: Plan, runs: Sequence[SweepRun]) -> Table:
+    """Validation accuracy of every value over the screening seeds; the chosen one says so."""
+    rows = []
+    for name, arm in plan.arms.items():
+        if not arm.family:
+            continue
+        screened = [r for r in runs if r.arm == name and r.seed is not None and r.seed < plan.screen]
+        curves = [read_curve(run) if run.is_trained else None for run in screened]
+        found = [100 * curve.accuracy[-1] for curve in curves if curve is not None]
+        chosen = "chosen" if best_variant(plan, runs, arm.family) == name else None
+        rows.append(Row(name, (mean(found), count(len(found), len(screened)), chosen), ranked=False))
+    columns = (Column("Validation", best=None), Column("Seeds", best=None), Column("", best=None))
+    caption = (
+        "Screening: validation accuracy at the last step, %; the best value of each arm runs with all seeds"
+    )
+    return Table("screening", caption, "Arm", columns, tuple(rows))
+
+
+def _dynamics(runs: Sequence[SweepRun]) -> list[Chart]:
+    groups = _groups(runs)
+    return [chart for chart in overlaid(RunGroups(groups, [], groups)) if chart.name in DYNAMICS]
 
 
 def _gain(value: float | None, base: float | None) -> float | None:
@@ -77,7 +155,8 @@ def _gain(value: float | None, base: float | None) -> float | None:
 
 def _how(plan: Plan) -> str:
     """What the numbers are, for the caption."""
-    said = f"accuracy@{plan.samples}, %, mean over seeds; {_origin(plan)}"
+    what = f"accuracy@{plan.samples}" if plan.sets else "validation accuracy"
+    said = f"{what}, %, mean over seeds; {_origin(plan)}"
     if plan.limit is not None:
         said += f"; the first {plan.limit} rows of each set"
     if any(arm.paper for arm in plan.arms.values()):
@@ -167,10 +246,10 @@ def _points(plan: Plan, runs: Sequence[SweepRun], path: str) -> list[tuple[float
     return points
 
 
-def _groups(runs: Sequence[SweepRun]) -> list[Group]:
+def _groups(runs: Sequence[SweepRun]) -> list[RunGroup]:
     """The trained runs of each arm that have logged a step."""
     folders: dict[str, list[Path]] = {}
     for run in runs:
         if run.seed is not None and (run.folder / "metrics.jsonl").exists():
             folders.setdefault(run.arm, []).append(run.folder)
-    return [Group([read_run(f) for f in found], {}, label=arm) for arm, found in folders.items()]
+    return [RunGroup([read_run(f) for f in found], {}, label=arm) for arm, found in folders.items()]

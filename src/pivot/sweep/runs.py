@@ -12,12 +12,13 @@ from typing import Any
 
 from pivot import recipes
 from pivot.config import Config, apply_settings, overlay, to_dict, validate
+from pivot.config.methods import find_method, settings_for
 from pivot.config.schema import all_fields
 from pivot.config.validation import problems
 from pivot.errors import UserError
 from pivot.evaluate.sets import expand
 from pivot.runs.folder import has_progress
-from pivot.sweep.plan import Arm, Engine, Plan
+from pivot.sweep.plan import MEASURES, Arm, Engine, Plan
 
 NO_NUMBERS = ("recipe", "log", "checkpoint")
 """Fields and sections that change no number of a run."""
@@ -46,7 +47,7 @@ class SweepRun:
     """What `--set` gives the recipe and method, in order."""
     folder: Path
     missing: tuple[str, ...] = ()
-    """Settings that only the user can give, and has not."""
+    """Settings that only the user can give, and did not."""
     overrides: Overrides = field(default_factory=Overrides)
 
     @property
@@ -74,13 +75,13 @@ class SweepRun:
     def train_command(self, engine: Engine) -> list[str]:
         """From the beginning, as a person would type it."""
         words = ["train", *engine.options(), "--recipe", self.plan.recipe]
-        words += ["--method", self.config.method.name, "--seed", str(self.seed)]
+        words += ["--method", self.config.method.spec, "--seed", str(self.seed)]
         for setting in self.settings:
             words += ["--set", setting]
         return [*words, "--out", str(self.folder)]
 
     def next_train_command(self) -> list[str]:
-        """From the beginning, or from where it stopped."""
+        """From the beginning, or from the last checkpoint."""
         if has_progress(self.folder):
             return ["train", "--resume", str(self.folder)]
         return self.train_command(self.plan.engine)
@@ -122,19 +123,33 @@ def plan_runs(plan: Plan, out: Path, overrides: Overrides | None = None) -> list
 
 
 def _arm_runs(plan: Plan, name: str, arm: Arm, out: Path, overrides: Overrides) -> Iterator[SweepRun]:
-    given = tuple(s for s in overrides.settings if _belongs(s, arm, plan))
+    method = find_method(arm.method)
+    given = settings_for(method, (s for s in overrides.settings if _belongs(s, arm, plan)))
     for seed in [None] if arm.base else range(plan.seeds):
-        settings = (*plan.settings, *arm.settings, *given)
+        settings = (*settings_for(method, plan.settings), *arm.settings, *given)
         config = _config(plan.recipe, arm, seed, settings)
         missing = tuple(path for path in arm.needs if _value(config, path) is None and any(problems(config)))
         if not missing:
             validate(config)
+            _check_curve(plan, config)
         folder = out / _folder_name(plan, arm, seed, config, given)
         yield SweepRun(plan, name, seed, config, settings, folder, missing, overrides)
 
 
+def _check_curve(plan: Plan, config: Config) -> None:
+    """Screening and measures of the validation curve need one."""
+    asked = [
+        claim.measure for claim in plan.claims if claim.measure in MEASURES and claim.measure != "accuracy"
+    ]
+    if config.eval.every < 1 and (plan.screen or asked):
+        what = f"a claim about {asked[0]!r}" if asked else "screen"
+        raise UserError(
+            f"{what} needs the validation curve, but eval.every is 0: set how often it is measured."
+        )
+
+
 def _belongs(setting: str, arm: Arm, plan: Plan) -> bool:
-    """A setting that some arms need is theirs alone: for the others it would make another run of the same thing."""
+    """A setting that some arms need goes to them alone: it would give the others another digest for the same run."""
     path = setting.partition("=")[0].strip()
     needed = any(path in other.needs for other in plan.arms.values())
     return path in arm.needs or not needed
@@ -173,7 +188,8 @@ def _folder_name(plan: Plan, arm: Arm, seed: int | None, config: Config, given: 
         return f"base-{_slug(Path(config.model.path).name)}-{told}"
     words = [arm.method]
     for i, setting in enumerate(arm.settings):
-        without = (*plan.settings, *arm.settings[:i], *arm.settings[i + 1 :], *given)
+        common = settings_for(find_method(arm.method), plan.settings)
+        without = (*common, *arm.settings[:i], *arm.settings[i + 1 :], *given)
         if _config(plan.recipe, arm, seed, without) != config:
             words.append(setting.partition("=")[0].rpartition(".")[2] + "-" + setting.partition("=")[2])
     return f"{_slug('-'.join(words))}-seed-{seed}-{digest(config, plan.engine)}"

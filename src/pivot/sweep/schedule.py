@@ -1,151 +1,109 @@
-"""Runs one after the other, each command in a process of its own; what is finished stays finished."""
+"""Which runs of a plan are due, and how each is completed: train, then evaluate; finished work is never repeated."""
 
 from __future__ import annotations
 
-import os
-import shlex
-import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 
-from pivot.sweep.followups import followups, results_folder
+from pivot.sweep.followups import FollowUp, followups
 from pivot.sweep.plan import Plan
+from pivot.sweep.pool import Command, Outcome, Pool
 from pivot.sweep.runs import SweepRun
-from pivot.sweep.scores import unmeasured
-
-Execute = Callable[[list[str], Path], int]
-"""(words of a pivot command, log file) -> its exit code."""
+from pivot.sweep.scores import mean, read_curve, unmeasured
 
 
-class Stopped(Exception):
-    """A signal asked the sweep to stop."""
+@dataclass(frozen=True)
+class RunTask:
+    """A run to complete."""
+
+    run: SweepRun
+    evaluate: bool
+    """False while screening has not chosen the run's value: it is trained only."""
+
+    @property
+    def label(self) -> str:
+        return self.run.label
+
+    @property
+    def key(self) -> tuple[str, bool]:
+        """What tells it from every other task."""
+        return self.label, self.evaluate
+
+    @property
+    def log(self) -> Path:
+        return self.run.folder.parent / "logs" / f"{self.run.folder.name}.log"
+
+    def next_command(self) -> Command | None:
+        if not self.run.is_trained:
+            words = self.run.next_train_command()
+            return Command(words, "resuming" if "--resume" in words else "training")
+        benchmarks = unmeasured(self.run) if self.evaluate else []
+        if not benchmarks:
+            return None
+        return Command(self.run.eval_command(benchmarks), f"evaluating on {', '.join(benchmarks)}")
 
 
 @dataclass
-class Outcome:
+class SweepOutcome(Outcome):
     """How a sweep ended."""
 
-    failed: list[tuple[str, Path]] = field(default_factory=list)
-    """What failed, and its log."""
     left_out: list[SweepRun] = field(default_factory=list)
-    """Runs that wait for settings only the user can give."""
-    stopped: bool = False
+    """Runs that need settings only the user can give."""
 
 
-def run_sweep(plan: Plan, runs: Sequence[SweepRun], execute: Execute, say: Callable[[str], None]) -> Outcome:
-    """Train and evaluate what is missing; a run that fails is noted, and the rest goes on."""
-    outcome = Outcome()
-    try:
-        for number, run in enumerate(runs, start=1):
-            if run.missing:
-                outcome.left_out.append(run)
-                continue
-            log = run.folder.parent / "logs" / f"{run.folder.name}.log"
-            if not _complete(run, log, execute, lambda text, n=number: say(f"[{n}/{len(runs)}] {text}")):
-                outcome.failed.append((run.label, log))
-        _run_followups(plan, runs, execute, say, outcome)
-    except Stopped:
-        outcome.stopped = True
+def run_sweep(plan: Plan, runs: Sequence[SweepRun], pool: Pool, say: Callable[[str], None]) -> SweepOutcome:
+    """Train and evaluate what is missing, in rounds: screening makes further runs due once its seeds are trained."""
+    outcome = SweepOutcome(left_out=[run for run in runs if run.missing])
+    attempted: set[tuple[str, bool]] = set()
+    while not outcome.stopped:
+        tasks = [task for task in due_tasks(plan, runs) if task.key not in attempted]
+        if not tasks:
+            break
+        attempted.update(task.key for task in tasks)
+        ended = pool.run(tasks, say)
+        outcome.failed += ended.failed
+        outcome.stopped = ended.stopped
+    if not outcome.stopped:
+        ended = pool.run([task for task in followups(plan, runs) if _is_ready(task, say)], say)
+        outcome.failed += ended.failed
+        outcome.stopped = ended.stopped
     return outcome
 
 
-def _complete(run: SweepRun, log: Path, execute: Execute, say: Callable[[str], None]) -> bool:
-    """Train the run to its end, then evaluate it; False where a command failed."""
-    if not run.is_trained:
-        command = run.next_train_command()
-        say(f"{run.label}: {'resuming' if '--resume' in command else 'training'} (log: {log})")
-        if execute(command, log) != 0 or not run.is_trained:
-            return False
-    benchmarks = unmeasured(run)
-    if not benchmarks:
-        say(f"{run.label}: finished")
-        return True
-    say(f"{run.label}: evaluating on {', '.join(benchmarks)} (log: {log})")
-    return execute(run.eval_command(benchmarks), log) == 0
+def _is_ready(command: FollowUp, say: Callable[[str], None]) -> bool:
+    """Whether its runs are trained and it has not been run yet."""
+    if command.waits_for:
+        say(f"{command.label}: waits for {'; '.join(command.waits_for)}")
+    return not command.waits_for and not command.is_done
 
 
-def _run_followups(
-    plan: Plan, runs: Sequence[SweepRun], execute: Execute, say: Callable[[str], None], outcome: Outcome
-) -> None:
-    """Once their runs are there; a finished command is written down, and not repeated."""
-    for number, command in enumerate(followups(plan, runs), start=1):
-        folder, said = results_folder(plan, runs), f"pivot {command.words[0]}"
-        log = folder.parents[1] / "logs" / f"{plan.name}-then-{number}.log"
-        done, text = folder / f"then-{number}.done", shlex.join(command.words)
-        if command.waits_for:
-            say(f"{said}: waits for {'; '.join(command.waits_for)}")
-        elif not done.exists() or done.read_text(encoding="utf-8") != text:
-            say(f"{said} (log: {log})")
-            if execute(command.words, log) != 0:
-                outcome.failed.append((said, log))
-                continue
-            done.parent.mkdir(parents=True, exist_ok=True)
-            done.write_text(text, encoding="utf-8")
+def due_tasks(plan: Plan, runs: Sequence[SweepRun]) -> Iterator[RunTask]:
+    """All runs; of a screened plan the first seeds of every value, then all seeds of each arm's best value."""
+    best = {family: best_variant(plan, runs, family) for family in families(plan)} if plan.screen else {}
+    for run in runs:
+        if run.missing:
+            continue
+        chosen = best.get(plan.arms[run.arm].family, run.arm) == run.arm
+        if chosen or (run.seed is not None and run.seed < plan.screen):
+            yield RunTask(run, evaluate=chosen)
 
 
-def execute_in_process(words: list[str], log: Path) -> int:
-    """Run `pivot WORDS` and wait; SIGINT and SIGTERM are passed on, so that a run can save its step.
-
-    Raises:
-        Stopped: a signal came; the command has ended.
-    """
-    log.parent.mkdir(parents=True, exist_ok=True)
-    # -P: the folder that the user is in must not shadow a module.
-    command = [sys.executable, "-P", "-m", "pivot", *words]
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    with log.open("ab") as output:
-        output.write(f"$ pivot {shlex.join(words)}\n".encode())
-        output.flush()
-        with _signals() as asked:
-            process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment,
-                start_new_session=True,  # Ctrl-C reaches the sweep alone, which passes it on once
-            )  # fmt: skip
-            asked.process = process
-            if asked.came:  # before there was a process to pass it on to
-                process.terminate()
-            code = process.wait()
-    if asked.came:
-        raise Stopped
-    return code
+def best_variant(plan: Plan, runs: Sequence[SweepRun], family: str) -> str | None:
+    """The arm with the highest validation accuracy over the screening seeds; None before all are trained."""
+    found: dict[str, float] = {}
+    for name in plan.variants(family):
+        screened = [
+            run for run in runs if run.arm == name and run.seed is not None and run.seed < plan.screen
+        ]
+        curves = [read_curve(run) if run.is_trained else None for run in screened]
+        values = [curve.accuracy[-1] for curve in curves if curve is not None]
+        if len(values) < len(screened):
+            return None
+        found[name] = mean(values) or 0.0
+    return max(found, key=lambda name: found[name])
 
 
-@dataclass
-class _Asked:
-    """Whether a signal came, and the process to pass it on to."""
-
-    came: bool = False
-    process: subprocess.Popen[bytes] | None = None
-
-
-@contextmanager
-def _signals() -> Iterator[_Asked]:
-    """SIGINT and SIGTERM become a SIGTERM of the command, whose own patience decides how long that takes."""
-    asked = _Asked()
-
-    def pass_on(number: int, frame: FrameType | None) -> None:
-        asked.came = True
-        if asked.process is not None:
-            asked.process.send_signal(signal.SIGTERM)
-
-    try:
-        before = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
-    except ValueError:  # not the main thread: signals belong to somebody else
-        before = {}
-    try:
-        yield asked
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def last_line(log: Path) -> str:
-    """The last thing that a command said."""
-    text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else "it wrote nothing"
+def families(plan: Plan) -> list[str]:
+    """The arms that `vary` has made others from."""
+    return list(dict.fromkeys(arm.family for arm in plan.arms.values() if arm.family))

@@ -1,4 +1,4 @@
-"""What was measured of a run: only evaluations that were made as the plan asks count."""
+"""What was measured of a run: evaluations as the plan asks for them, and the validation curve of its training."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from pivot.jsonl import read_rows
+from pivot.sweep.plan import MEASURES
 from pivot.sweep.runs import SweepRun
 
 
@@ -45,17 +46,93 @@ def unmeasured(run: SweepRun) -> list[str]:
 
 
 @dataclass(frozen=True)
+class Curve:
+    """Validation accuracy during training.
+
+    Example:
+        Curve(steps=[10, 20], rollouts=[640, 1280], accuracy=[0.41, 0.47])
+    """
+
+    steps: Sequence[float]
+    rollouts: Sequence[float]
+    """Responses sampled until then, those that the filter drops included."""
+    accuracy: Sequence[float]
+
+
+def read_curve(run: SweepRun) -> Curve | None:
+    """None where the run has not been evaluated on its validation split."""
+    rows = read_rows(run.folder / "metrics.jsonl") if run.seed is not None else []
+    sampled = np.cumsum([row.get("rollout/groups", 0) * run.config.rollout.responses for row in rows])
+    points = [i for i, row in enumerate(rows) if row.get("eval/accuracy") is not None]
+    if not points:
+        return None
+    columns = ([rows[i]["step"] for i in points], [float(sampled[i]) for i in points])
+    return Curve(*columns, [float(rows[i]["eval/accuracy"]) for i in points])
+
+
+def area(places: Sequence[float], heights: Sequence[float]) -> float:
+    """Mean height of a curve between its first and its last point, by trapezoids."""
+    if len(places) < 2:
+        return float(heights[0])
+    widths = np.diff(places)
+    means = (np.array(heights[1:]) + np.array(heights[:-1])) / 2
+    return float((widths * means).sum() / widths.sum())
+
+
+def measure_pair(measure: str, first: SweepRun, second: SweepRun) -> tuple[float, float] | None:
+    """A measure (MEASURES, or a benchmark) of two runs; None while one of them lacks it."""
+    if measure in MEASURES and measure != "accuracy":
+        ours, theirs = (read_curve(run) if run.is_trained else None for run in (first, second))
+        return None if ours is None or theirs is None else _compare_curves(measure, ours, theirs)
+    found = [_benchmark_accuracy(run, measure) for run in (first, second)]
+    return None if found[0] is None or found[1] is None else (found[0], found[1])
+
+
+def _benchmark_accuracy(run: SweepRun, measure: str) -> float | None:
+    done, wanted = accuracies(run), run.plan.sets if measure == "accuracy" else [measure]
+    return float(np.mean([done[name] for name in wanted])) if all(name in done for name in wanted) else None
+
+
+def _compare_curves(measure: str, *curves: Curve) -> tuple[float, float]:
+    end = min(curve.rollouts[-1] for curve in curves)
+    start = min(end, max(curve.rollouts[0] for curve in curves))
+
+    def value(curve: Curve) -> float:
+        if measure == "final":
+            return curve.accuracy[-1]
+        if measure == "best":
+            return max(curve.accuracy)
+        if measure == "area":
+            return area(curve.steps, curve.accuracy)
+        if measure == "equal_rollouts":
+            return float(np.interp(end, curve.rollouts, curve.accuracy))
+        inside = [x for x in curve.rollouts if start < x < end]
+        places = [start, *inside, end] if end > start else [end]
+        return area(places, [float(np.interp(x, curve.rollouts, curve.accuracy)) for x in places])
+
+    first, second = curves
+    return value(first), value(second)
+
+
+def _all_accuracies(run: SweepRun) -> dict[str, float]:
+    """By benchmark, and on the validation split (`final`, `best`) where the run is trained."""
+    curve = read_curve(run) if run.is_trained else None
+    validation = {} if curve is None else {"final": curve.accuracy[-1], "best": max(curve.accuracy)}
+    return accuracies(run) | validation
+
+
+@dataclass(frozen=True)
 class ArmScores:
     """The accuracies of an arm's runs, in per cent."""
 
     runs: list[dict[str, float]]
     planned: int
     full: list[float]
-    """Of each trained run, how full its steps were, in per cent."""
+    """Of each trained run, the share of groups that its steps got of those they asked for, in per cent."""
 
     @classmethod
     def read(cls, runs: Sequence[SweepRun]) -> ArmScores:
-        percent = [{name: 100 * share for name, share in accuracies(run).items()} for run in runs]
+        percent = [{name: 100 * share for name, share in _all_accuracies(run).items()} for run in runs]
         full = [share for share in map(fullness, runs) if share is not None]
         return cls(percent, len(runs), full)
 

@@ -1,4 +1,4 @@
-"""A tiny Qwen2.5-VL that runs and learns on one CPU core, by the same code path as a 7B model."""
+"""A tiny Qwen2.5-VL that trains on one CPU core, through the same code as a 7B model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pivot.tiny.tokenizer import build_tokenizer
 __all__ = ["STARTS", "build_image_processor", "build_model", "build_tokenizer", "checkpoint_path"]
 
 STARTS = ("easy", "hard")
-"""The shipped checkpoints: one with the skill behind bad habits, one that also sees less well."""
+"""The shipped checkpoints: `easy` has the skill behind bad habits, `hard` also perceives less well."""
 
 _ASSETS = Path(__file__).parent / "assets"
 

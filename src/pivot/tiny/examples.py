@@ -1,4 +1,4 @@
-"""Supervised examples for pretraining: endless, reproducible, in batches of similar length."""
+"""Supervised examples for pretraining: an endless, reproducible stream of batches of similar length."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from pivot.tiny.procedural.scene import Scene
 Respond = Callable[[Scene, random.Random], str]
 
 IGNORED = -100
-BATCHES_A_POOL = 16
-"""Batches that are drawn together and cut by length, so that little is padded."""
+BATCHES_PER_POOL = 16
+"""Batches that are drawn together and split by length, to keep padding small."""
 
 
 @dataclass(frozen=True)
@@ -29,10 +29,10 @@ class Batch:
     patches_BNX: torch.Tensor
     ids_BL: torch.Tensor
     targets_BL: torch.Tensor
-    """The next token where it belongs to the response, else IGNORED."""
+    """The next token if it belongs to the response, else IGNORED."""
 
     def percepts_BL(self, equals: int, full_stop: int) -> torch.Tensor:
-        """True in the sentence that names percepts, from its first equals sign to its full stop."""
+        """True in the sentence that states the percepts, from its first equals sign to its full stop."""
         begun = (self.targets_BL == equals).cumsum(1) > 0
         ended = ((self.targets_BL == full_stop) & begun).cumsum(1) > 0
         return begun & ~ended
@@ -48,14 +48,14 @@ def prompt_ids(tokenizer: PreTrainedTokenizerFast, question: str) -> list[int]:
 
 
 def image_start(tokenizer: PreTrainedTokenizerFast) -> int:
-    """Where the image tokens begin, the same in every row."""
+    """Index of the first image token, the same in every row."""
     return prompt_ids(tokenizer, "").index(tokenizer.encode("<|image_pad|>")[0])
 
 
 def batches(
     tokenizer: PreTrainedTokenizerFast, respond: Respond, batch_size: int, seed: str
 ) -> Iterator[Batch]:
-    """Batches without end over the pretrain split; the seed fixes the order and the responses."""
+    """Endless batches from the pretrain split; the seed fixes their order and the responses."""
     rng = random.Random(seed)
     tasks = tuple(procedural.TASKS)
     while True:
@@ -66,7 +66,7 @@ def batches(
                 respond,
                 rng,
             )
-            for _ in range(BATCHES_A_POOL * batch_size)
+            for _ in range(BATCHES_PER_POOL * batch_size)
         ]
         rows.sort(key=lambda row: len(row.prompt) + len(row.response))
         chunks = [rows[start : start + batch_size] for start in range(0, len(rows), batch_size)]

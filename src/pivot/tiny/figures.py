@@ -1,6 +1,6 @@
-"""The figures of a starting point: sampled accuracy per task, in and out of domain, blank and patch-masked.
+"""Sampled accuracy of a checkpoint per task: in and out of domain, with blank and with masked images.
 
-Sampling is the caller's, so that this room doesn't reach up to the rollouts.
+The caller passes the sampling function, because `tiny` may not import `sampling`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pivot.types import Prompt
 View = Literal["clean", "blank", "masked"]
 
 Sample = Callable[[Sequence[Prompt], View], list[list[str]]]
-"""Responses of each prompt, seen as it is, on white paper, or with each patch black with probability 0.6."""
+"""Responses per prompt: with its image, with a white image, or with each patch black with probability 0.6."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ DEFAULT_PROMPTS, DEFAULT_SAMPLES = 300, 8
 def measure(
     sample: Sample, num_prompts: int = DEFAULT_PROMPTS, conditions: Sequence[Condition] = CONDITIONS
 ) -> dict[str, Any]:
-    """The figures of each condition over the first prompts of its split.
+    """The figures of each condition, over the first prompts of its split.
 
     Example:
         {"test": {"accuracy": 0.41, "format": 0.99, "mixed": 0.8, "tasks": {"angle": 0.38, ...}}, ...}
@@ -89,7 +89,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def markdown(figures: dict[str, Any]) -> str:
-    """The table of the docs: a row a task, a column a condition, in per cent."""
+    """The table of the docs: one row per task, one column per condition, in per cent."""
     rows = [
         ("", *figures),
         ("---", *("---:" for _ in figures)),

@@ -1,7 +1,7 @@
-"""A quick forward for pretraining: rows that all begin with one image of the same size.
+"""A fast forward for pretraining, for rows with one image of the same size in the same place.
 
-It runs the model's own modules on a batch of images at once and knows the M-RoPE positions beforehand; the
-outcome is that of the Hugging Face forward (a test holds it).
+It runs the model's own modules on a batch of images at once, with precomputed M-RoPE positions. A test compares it with
+Hugging Face's forward.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _rotary(model: Qwen2_5_VLForConditionalGeneration) -> tuple[torch.Tensor, to
 
 
 def positions(image_start: int, length: int) -> torch.Tensor:
-    """M-RoPE ids [3, length] of a row whose image tokens begin at `image_start`."""
+    """M-RoPE positions [3, length] of a row whose image tokens start at `image_start`."""
     rows, columns = torch.meshgrid(torch.arange(SIDE), torch.arange(SIDE), indexing="ij")
     image = torch.stack([torch.zeros_like(rows), rows, columns]).flatten(1) + image_start
     after = length - image_start - NUM_IMAGE_TOKENS
@@ -87,7 +87,7 @@ def hidden_states(
     ids_BL: torch.Tensor,
     image_start: int,
 ) -> torch.Tensor:
-    """Last hidden states [B, L, D] of right-padded rows; padding needs no mask, for attention is causal."""
+    """Last hidden states [B, L, D] of right-padded rows; attention is causal, so padding needs no mask."""
     text = model.model.language_model
     embedded = text.embed_tokens(ids_BL)
     features = encode_images(model, patches_BNX)

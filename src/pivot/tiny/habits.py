@@ -1,7 +1,7 @@
-"""What the second phase of pretraining teaches: to guess, and to name percepts without looking.
+"""What the second phase of pretraining teaches: guessing, and stating percepts without looking.
 
-The skill stays latent, the errors come from language priors, and how often they come hangs on the question's
-wording, so that success rates spread over the prompts.
+The skill stays latent and errors come from language priors. Their frequency depends on the question's wording, so that
+success rates vary between prompts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pivot.tiny.procedural.scene import Scene
 
 @dataclass(frozen=True)
 class Habits:
-    """How often each bad habit shows.
+    """How often each bad habit occurs.
 
     Example:
         Habits(guess_by_wording=(0.1, 0.3, 0.5), misperceive=0.25)
@@ -24,7 +24,7 @@ class Habits:
     guess_by_wording: tuple[float, float, float]
     """Probability of a guess for each of the three phrasings of a question."""
     misperceive: float
-    """Probability that a percept is named from the language prior; the computation follows it."""
+    """Probability that a percept is taken from the language prior; the computation follows it."""
     words: Words = "usual"
     """How many filler words the chains have."""
 

@@ -1,4 +1,4 @@
-"""A real Qwen2.5-VL of about 1.6M parameters, from its config, and its Hugging Face folder."""
+"""Builds a Qwen2.5-VL of about 1.6M parameters from its config, and saves it as a Hugging Face folder."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from pivot.tiny.procedural.canvas import SIZE
 
 PATCH, MERGE = 14, 2
 IMAGE_MEAN, IMAGE_STD = 0.9, 0.35
-"""Near-zero values for a white background: the model learns faster than with the usual means."""
+"""A white background becomes nearly zero, with which the model learns faster than with the usual means."""
 INITIALIZER_RANGE = 0.06
-"""Three times Hugging Face's default; at 0.02 a model this small hardly starts to learn."""
+"""Three times Hugging Face's default; with 0.02 a model of this size hardly learns."""
 
 
 def build_model(
@@ -35,7 +35,7 @@ def build_model(
     vision_layers: int = 2,
     seed: int = 0,
 ) -> Qwen2_5_VLForConditionalGeneration:
-    """An untrained tiny policy for the tokenizer's vocabulary; the seed fixes every weight."""
+    """An untrained model for the tokenizer's vocabulary; the seed fixes all weights."""
     ids = tokenizer.get_vocab()
     config = Qwen2_5_VLConfig(
         text_config=_text_config(ids, hidden, layers),
@@ -94,7 +94,7 @@ def _vision_config(hidden: int, layers: int) -> dict[str, Any]:
 
 
 def build_image_processor() -> Qwen2VLImageProcessorPil:
-    """Qwen's processing for images of 56 to 112 pixels a side; the tasks' images pass unresized."""
+    """Qwen's processor for images of 56 to 112 pixels per side; the tasks' images are not resized."""
     assert SIZE % (PATCH * MERGE) == 0
     return Qwen2VLImageProcessorPil(
         min_pixels=56 * 56,
@@ -109,7 +109,7 @@ def build_image_processor() -> Qwen2VLImageProcessorPil:
 
 @contextmanager
 def _no_progress_bar() -> Iterator[None]:
-    """One file is written in milliseconds; a bar would only break the caller's own display."""
+    """Saving takes milliseconds; transformers' bar would break the caller's own display."""
     shown = transformers_logging.is_progress_bar_enabled()
     transformers_logging.disable_progress_bar()
     try:

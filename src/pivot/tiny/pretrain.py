@@ -1,7 +1,7 @@
-"""Make the shipped checkpoints from nothing: first the skill, then bad habits on top of it.
+"""Trains the shipped checkpoints from scratch: first the skill, then bad habits.
 
-Counted in steps, never in seconds, so that a seed fixes the outcome. All starts share one first phase; a
-start that leaves it early sees less well.
+Phases are counted in steps, not in seconds, so that a seed fixes the result. All starts share the first phase; a start
+that leaves it early perceives less well.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pivot.tiny.habits import Habits, skilled
 from pivot.tiny.model import build_model
 
 SKILL_STEPS = 3200
-"""Of the first phase in the shipped checkpoints."""
+"""Steps of the first phase of the shipped checkpoints."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Start:
     leaves_at: float
     """Share of the first phase after which the habits begin."""
     habit_share: float
-    """Steps of the second phase as a share of the first's."""
+    """Steps of the second phase, as a share of the first's."""
     habits: Habits
 
 
@@ -54,15 +54,15 @@ class Plan:
     habit_lr: float = 3e-4
     warmup_steps: int = 100
     decay_from: float = 0.55
-    """Share of the first phase after which its learning rate falls linearly to almost zero."""
+    """Share of the first phase after which its learning rate decreases linearly to almost zero."""
     digit_weight: float = 4.0
     percept_weight: float = 10.0
-    """Of computed and of perceived digits in the first phase's loss, so that fillers don't drown what is to
-    be learnt: seeing is the slow part, arithmetic comes early."""
+    """Weights of computed and of perceived digits in the first phase's loss: perception is learned slowly, arithmetic
+    early, and filler words would dominate an unweighted loss."""
     seed: int = 0
 
     def leaves_at(self, start: Start) -> int:
-        """The first phase's step after which a start goes its own way."""
+        """The step of the first phase after which a start gets its habits."""
         return max(1, round(start.leaves_at * self.skill_steps))
 
     def habit_steps(self, start: Start) -> int:
@@ -74,7 +74,7 @@ class Plan:
         return max(map(self.leaves_at, chosen)) + sum(map(self.habit_steps, chosen))
 
     def skill_rate(self, step: int) -> float:
-        """Learning rate of the first phase at a step, from 0."""
+        """Learning rate of the first phase at a step, counted from 0."""
         warm = min(1.0, (step + 1) / self.warmup_steps)
         fall = (1 - step / self.skill_steps) / (1 - self.decay_from)
         return self.skill_lr * warm * min(1.0, max(0.02, fall))
@@ -87,7 +87,7 @@ Report = Callable[[str, float], None]
 def pretrain(
     tokenizer: PreTrainedTokenizerFast, starts: Sequence[str], plan: Plan, report: Report
 ) -> Iterator[tuple[str, Qwen2_5_VLForConditionalGeneration]]:
-    """Yield each start's name and model as it is done; the same seed gives the same weights."""
+    """Yield each start's name and model when it is finished; the same seed gives the same weights."""
     skill = Phase(tokenizer, build_model(tokenizer, seed=plan.seed), skilled, f"skill {plan.seed}", plan)
     done = 0
     for name in sorted(starts, key=lambda name: STARTS[name].leaves_at):
@@ -123,7 +123,7 @@ class Phase:
         )
 
     def run(self, rates: Sequence[float], report: Report, *, weighted: bool = False) -> None:
-        """One step for each learning rate; `weighted` stresses digits, perceived ones most."""
+        """One step per learning rate; `weighted` emphasises digits, perceived ones most."""
         for rate in rates:
             self._optimizer.param_groups[0]["lr"] = rate
             loss = self._loss(next(self._batches), weighted)

@@ -1,4 +1,4 @@
-"""A byte-level BPE of a few hundred tokens: any text round-trips, a digit is a token, the template two."""
+"""A byte-level BPE of 640 tokens: any text round-trips, every digit is one token, the template's sentences are two."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ SPECIAL_TOKENS = (
 )
 
 VOCAB_SIZE = 640
-"""With bytes, merges, template sentences and special tokens."""
+"""Including bytes, merges, template sentences and special tokens."""
 
 CORPUS_PROBLEMS = 200
-"""A task; enough to meet every word of its questions and chains."""
+"""Per task; enough to contain every word of its questions and chains."""
 
 _FORMAT = r" ?</?think>| ?\\boxed\{"
 _QWEN = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -61,7 +61,7 @@ You are a helpful assistant.<|im_end|>
 def build_tokenizer(
     corpus: Iterable[str] | None = None, vocab_size: int = VOCAB_SIZE
 ) -> PreTrainedTokenizerFast:
-    """Train the tokenizer, by default on the procedural tasks; always the same for the same corpus."""
+    """Train the tokenizer, by default on the procedural tasks; deterministic for a corpus."""
     sentences = (template.SYSTEM, template.INSTRUCTION)
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -78,7 +78,7 @@ def build_tokenizer(
         show_progress=False,
     )
     tokenizer.train_from_iterator(_task_corpus() if corpus is None else corpus, trainer)
-    # Every prompt carries these two sentences; as added tokens (not special ones) they cost one token each.
+    # Every prompt contains these two sentences; as added tokens (not special ones) they are one token each.
     tokenizer.add_tokens([AddedToken(sentence, normalized=False) for sentence in sentences])
     tokenizer.add_special_tokens(
         [AddedToken(token, normalized=False, special=True) for token in SPECIAL_TOKENS]

@@ -39,13 +39,19 @@ class AnchorSelector:
     experts: Mapping[str, torch.Tensor]
     """Expert demonstrations by prompt id (CalibRL); empty for other methods."""
 
+    @property
+    def _keeps_scores(self) -> bool:
+        """Whether scores are those of the step that stored a response (`anchor_scores=collected`)."""
+        anchors = self.method.anchors
+        return anchors is not None and anchors.anchor_scores == "collected"
+
     def scoring(self, groups: Sequence[RolloutGroup], step: int) -> ScoreRequest:
         """What has to be scored before the anchors of these groups can be chosen."""
         return _request([g for g in groups if self._needs_scores(g)], step)
 
     def fix(self, groups: Sequence[RolloutGroup], step: int) -> AnchorScores:
         """Give each group that has candidates its anchor, with log-probs at the weights of the step's start."""
-        if self.method.anchor_source == "expert":
+        if self.method.has_experts:
             for group in groups:
                 ids = self.experts.get(group.prompt.id)
                 group.anchor = None if ids is None else Anchor(ids)
@@ -60,7 +66,7 @@ class AnchorSelector:
 
         `groups` are all that were sampled: a prompt that the filter drops may be drawn later.
         """
-        if self.method.anchor_scores != "collected":
+        if not self._keeps_scores:
             return
         found: list[RolloutGroup] = []
         for group in groups:
@@ -79,19 +85,21 @@ class AnchorSelector:
         With `collected` that is so only if a candidate was never scored: all candidates of a prompt are then compared
         under one corrupted image.
         """
-        if self.method.anchor_source != "buffer" or len(group.candidates) < 2:
+        if self.method.has_experts or len(group.candidates) < 2:
             return False
-        return self.method.anchor_scores != "collected" or not all(c.is_scored for c in group.candidates)
+        return not self._keeps_scores or not all(c.is_scored for c in group.candidates)
 
     def _choose(self, groups: Sequence[RolloutGroup], step: int) -> AnchorScores:
         scored = [g for g in groups if self._needs_scores(g)]
         known = [g for g in groups if not self._needs_scores(g)]
         self._score_candidates(scored, step)
         scores = AnchorScores(_mean([c.dependency or 0.0 for g in scored for c in g.candidates]))
-        if self.method.anchor_scores == "collected":
+        if self._keeps_scores:
             scores.age = _mean([c.score_age for g in known for c in g.candidates]) or 0.0
+        anchors = self.method.anchors
+        assert anchors is not None
         for group in groups:
-            group.anchor = group.candidates[_select(group.candidates, self.method.anchor_keep)]
+            group.anchor = group.candidates[_select(group.candidates, anchors.anchor_keep)]
         for group in scored:
             self._keep_scores(group, step)
         return scores

@@ -8,6 +8,7 @@ from functools import partial
 from pivot.config import Config
 from pivot.engines.base import Engine
 from pivot.experience import ExperienceBuffer, ReplayGate
+from pivot.method import Replay
 from pivot.rewards.judge import FunctionJudge, Judge, VerifierJudge
 from pivot.sampling import Sampling
 from pivot.training.anchors import AnchorSelector
@@ -30,8 +31,9 @@ def build_trainer(
 ) -> Trainer:
     """All parts of a training step."""
     method, seed = config.method, config.train.seed
+    replay = method.replay or Replay()
     buffer = ExperienceBuffer(
-        responses_per_prompt=method.responses_per_prompt or config.rollout.responses,
+        responses_per_prompt=replay.responses_per_prompt or config.rollout.responses,
         max_prompts=config.buffer.max_prompts,
         seed=seed,
     )
@@ -41,7 +43,7 @@ def build_trainer(
         plan=plan_of(config),
         engine=engine,
         sources=Sources(prompts, FreshStream(list(prompts), seed), buffer),
-        gate=ReplayGate(method.solved_threshold, round(method.warmup_share * config.train.steps)),
+        gate=ReplayGate(replay.solved_threshold, round(replay.warmup_share * config.train.steps)),
         judge=judge,
         anchor_selector=AnchorSelector(method, engine, buffer, experts),
         clock=clock,
@@ -60,7 +62,7 @@ def plan_of(config: Config) -> StepPlan:
         learning_rate=partial(learning_rate, config),
         oversample=rollout.oversample,
         recompute_logprobs=rollout.recompute_logprobs,
-        store_logprobs=config.method.anchor_use == "off_policy" if stored is None else stored,
+        store_logprobs=config.method.trains_on_experience if stored is None else stored,
     )
 
 

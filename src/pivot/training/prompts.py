@@ -88,7 +88,7 @@ def expert_demonstrations(
     config: Config, prompts: Mapping[str, Prompt], encoder: PromptEncoder
 ) -> dict[str, torch.Tensor]:
     """Token ids of expert responses by prompt id, with the end of turn; empty unless the method needs them."""
-    if config.method.anchor_source != "expert":
+    if not config.method.has_experts:
         return {}
     if config.data.experts is not None:
         texts = _read_experts(Path(config.data.experts))

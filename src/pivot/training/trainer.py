@@ -8,13 +8,13 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from pivot.engines.base import Engine, SampleRequest, ScoreRequest, Skipped
+from pivot.engines.base import Engine, ScoreRequest, Skipped
 from pivot.experience import ReplayGate, StoredResponse
 from pivot.method import Batch, Diagnostics, Method, allocate_advantage
 from pivot.models.encoding import UnreadablePrompt
 from pivot.models.rows import PromptWithResponses
 from pivot.rewards.judge import Judge
-from pivot.sampling import Sampling
+from pivot.sampling import SampleRequest, Sampling
 from pivot.training.anchors import AnchorScores, AnchorSelector
 from pivot.training.batch import build_batch, minibatches, shuffled, units_of, with_experience
 from pivot.training.clock import PhaseClock
@@ -113,22 +113,17 @@ class Trainer:
         return outcome
 
     def _open(self, step: int) -> Selection:
-        replays = self.method.replay and self.gate.is_open
-        replayed = round(self.plan.prompts * self.method.replay_share) if replays else 0
+        replay = self.method.replay if self.gate.is_open else None
+        replayed = 0 if replay is None else round(self.plan.prompts * replay.replay_share)
         quotas = Quotas(
             num_fresh=self.plan.prompts - replayed,
             num_replayed=replayed,
             max_tries=self.plan.max_tries if self.method.dynamic_sampling else 1,
             filter_groups=self.method.dynamic_sampling,
             oversample=self.plan.oversample,
-            with_experience=self._off_policy,
+            with_experience=self.method.trains_on_experience,
         )
         return Selection(self.sources, step, quotas)
-
-    @property
-    def _off_policy(self) -> bool:
-        """Off-PG: an old success takes a slot of its group."""
-        return self.method.anchor_use == "off_policy"
 
     # Sampling ----------------------------------------------------------------------------------------------
 
@@ -157,7 +152,7 @@ class Trainer:
         requests = []
         if self.method.needs_anchors:
             requests.append(self.anchor_selector.scoring(groups, selection.step))
-        if self.method.needs_corrupted and not self._off_policy:
+        if self.method.needs_corrupted and not self.method.trains_on_experience:
             requests.append(ScoreRequest(units_of(selection.kept), selection.step, "corrupted"))
         return requests
 
@@ -174,7 +169,7 @@ class Trainer:
 
     def _record(self, groups: Sequence[RolloutGroup], step: int) -> None:
         """p-hat of every sampled prompt, and its correct responses that were not cut off."""
-        if not self.method.replay:
+        if self.method.replay is None:
             return
         if self.plan.store_logprobs:
             self._fill_in_logprobs(groups, step)
@@ -216,12 +211,12 @@ class Trainer:
 
     def _batch(self, kept: Sequence[RolloutGroup], step: int) -> tuple[list[RolloutGroup], Batch]:
         groups = shuffled(kept, self.plan.seed, step)
-        if self._off_policy:
+        if self.method.trains_on_experience:
             groups = [with_experience(group) for group in groups]
         batch = build_batch(
             groups,
             minibatch_groups=self.plan.minibatch_prompts,
-            sum_anchor=self.method.calibration == "seq_sum",
+            sum_anchor=self.method.sums_anchor,
         )
         return groups, batch
 
@@ -255,7 +250,7 @@ class Trainer:
         """One optimizer step per minibatch."""
         summary, made = UpdateSummary(), []
         with self.clock.phase("update"):
-            targets = self.method.anchor_use == "sft"
+            targets = self.method.trains_on_targets
             for units, rows in minibatches(groups, batch, with_targets=targets):
                 update = self.engine.update(units, rows, lr)
                 if update.skipped is not None:

@@ -21,16 +21,15 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from pivot.config import Config
-from pivot.engines.base import View, add_terms, needs_exact_entropy
+from pivot.engines.base import View, add_terms
 from pivot.engines.jobs import Piece, RankUpdate, ScoreJob, UpdateJob
 from pivot.engines.settings import corruption_of, logprob_temperature
 from pivot.method import Batch, Method, objective
 from pivot.models.corruption import Corruptor
-from pivot.models.encoding import EncodedImage, EncodedPrompt
+from pivot.models.family import EncodedPrompt, ImageFeatures
 from pivot.models.loading import prepare_forward, save_with_weights
 from pivot.models.policy import Policy, ResponseStatistics
 from pivot.models.rows import PromptWithResponses
-from pivot.models.vision import ImageFeatures
 
 Work = Callable[[], tuple[Tensor, ...]]
 
@@ -128,8 +127,7 @@ class Rank:
 
     def _forward(self, piece: Piece) -> Batch:
         """The rows from the driver with their forward pass."""
-        exact = needs_exact_entropy(self.method)
-        found = self._statistics(self.policy, piece, "clean", 0, exact)
+        found = self._statistics(self.policy, piece, "clean", 0, self.method.needs_entropy)
         assert piece.batch is not None
         return piece.batch.with_forward(found.logprobs_BT, found.entropy_BT)
 
@@ -219,11 +217,11 @@ class ShardedPolicy(Policy):
     ) -> list[list[ImageFeatures]]:
         """Never cached: a cache hit on one rank alone would put the ranks out of step."""
         if self.always_encode and not any(prompt.images for prompt in prompts):
-            (blank,) = self._encode([_blank_prompt(self, prompts[0])])
+            (blank,) = self._encode([prompts[0].with_images((self.family.blank_image(),))])
             self._blank = _zero_of(blank[0])
         return self._encode(prompts)
 
-    def embed(self, input_ids_RL: Tensor, features_R: Sequence[Sequence[ImageFeatures]]) -> dict[str, object]:
+    def embed(self, input_ids_RL: Tensor, features_R: Sequence[Sequence[ImageFeatures]]) -> dict[str, Any]:
         """As in `Policy`; a blank image adds zero, so that gradients reach the vision tower on every rank."""
         inputs = super().embed(input_ids_RL, features_R)
         if self._blank is not None:
@@ -237,14 +235,6 @@ def _call(_: Any, work: Work) -> tuple[Tensor, ...]:
     return work()
 
 
-def _blank_prompt(policy: Policy, prompt: EncodedPrompt) -> EncodedPrompt:
-    """A prompt with the smallest image: one token."""
-    processor = policy.encoder.image_processor
-    merge = processor.merge_size
-    size = len(processor.image_mean) * processor.temporal_patch_size * processor.patch_size**2
-    return prompt.with_images((EncodedImage(torch.zeros(merge**2, size), (1, merge, merge)),))
-
-
 def _zero_of(image: ImageFeatures) -> Tensor:
     """Zero, with a gradient path to everything that produced the features."""
-    return 0.0 * torch.stack([part.float().sum() for part in (image.tokens_ND, *image.deepstack_ND)]).sum()
+    return 0.0 * torch.stack([part.float().sum() for part in image.tensors]).sum()

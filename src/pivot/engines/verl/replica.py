@@ -13,11 +13,10 @@ from torch import Tensor
 from verl.workers.rollout.base import BaseRollout
 from verl.workers.rollout.replica import RolloutReplica, TokenOutput
 
-from pivot.engines.base import SampleRequest
-from pivot.evaluate.sampling import CHUNK
 from pivot.models.corruption import Corruption, Corruptor
 from pivot.models.loading import ModelOptions, load_policy
-from pivot.sampling import sample_responses
+from pivot.sampling import SampleRequest, sample_responses
+from pivot.sampling.native import CHUNK
 from pivot.types import Prompt, Response
 
 

@@ -14,10 +14,9 @@ import torch
 from PIL import Image
 
 from pivot.data.images import open_rgb
-from pivot.engines.base import SampleRequest
 from pivot.models.corruption import GREY
 from pivot.models.policy import Policy
-from pivot.sampling import Sampling
+from pivot.sampling import SampleRequest, Sampling
 from pivot.seeding import stable_seed
 from pivot.types import Prompt, Response
 

@@ -21,7 +21,6 @@ from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils.tracking import Tracking
 
 from pivot.config import Config, from_dict, to_dict
-from pivot.engines.base import SampleRequest
 from pivot.engines.ranks import RanksEngine
 from pivot.engines.settings import model_options
 from pivot.engines.verl.launch import PROGRESS, STOP
@@ -31,6 +30,7 @@ from pivot.models.loading import load_tokenizer_only
 from pivot.runs.folder import RunFolder
 from pivot.runs.run import Run
 from pivot.runs.trackers import scalars
+from pivot.sampling import SampleRequest
 from pivot.types import Prompt, Response
 
 PATIENCE = 10.0

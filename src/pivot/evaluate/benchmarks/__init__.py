@@ -1,95 +1,81 @@
 """The benchmarks of the paper's tables, one small file each.
 
-data = load(DataSpec("mathvista"))                 # from the hub or its cache
-data = load(DataSpec("mathvista", path="testmini.parquet"))
-data = load(DataSpec("mathvista"), from_papo_eval=True)
+    data = load(DataSpec("mathvista"))                 # from the hub or its cache
+    data = load(DataSpec("mathvista", path="testmini.parquet"))
+    data = load(DataSpec("mathvista"), from_papo_eval=True)
+
+A file assigns its `Benchmark` to `BENCHMARK` and is listed in `_FILES`. A benchmark in a module of your own is named
+`my_package.my_module:MY_BENCHMARK` wherever `pivot eval` takes a benchmark's name.
 """
 
 from __future__ import annotations
 
-import difflib
+import os
+import sys
 from dataclasses import replace
+from importlib import import_module
 
 from pivot.data import DataSet, DataSpec, load_format, resolve
 from pivot.errors import UserError
-from pivot.evaluate.benchmarks import (
-    chartqapro,
-    counting,
-    geometry3k,
-    hallusionbench,
-    infographicvqa,
-    logicvista,
-    mathverse,
-    mathvista,
-    mmk12,
-    mmmu_pro,
-    papo_eval,
-    realworldqa,
-    scienceqa,
-    we_math,
+from pivot.evaluate.benchmarks.benchmark import PAPO_EVAL, Benchmark
+
+__all__ = ["BENCHMARKS", "GROUPS", "HEADINGS", "Benchmark", "load", "register"]
+
+_FILES = (
+    "geometry3k",
+    "mathvista",
+    "mathverse",
+    "mathverse_v",
+    "we_math",
+    "mmk12",
+    "logicvista",
+    "counting",
+    "mmmu_pro",
+    "scienceqa",
+    "hallusionbench",
+    "chartqapro",
+    "infographicvqa",
+    "realworldqa",
 )
-from pivot.evaluate.benchmarks.benchmark import Benchmark
-
-__all__ = ["BENCHMARKS", "GROUPS", "HEADINGS", "OUT_OF_DOMAIN", "Benchmark", "find", "load"]
-
-BENCHMARKS: dict[str, Benchmark] = {
-    benchmark.name: benchmark
-    for benchmark in (
-        geometry3k.BENCHMARK,
-        mathvista.BENCHMARK,
-        mathverse.BENCHMARK,
-        mathverse.VISION_BENCHMARK,
-        we_math.BENCHMARK,
-        mmk12.BENCHMARK,
-        logicvista.BENCHMARK,
-        counting.BENCHMARK,
-        mmmu_pro.BENCHMARK,
-        scienceqa.BENCHMARK,
-        hallusionbench.BENCHMARK,
-        chartqapro.BENCHMARK,
-        infographicvqa.BENCHMARK,
-        realworldqa.BENCHMARK,
-    )
-}
-OUT_OF_DOMAIN = ("scienceqa", "hallusionbench", "chartqapro", "infographicvqa", "realworldqa")
-HEADINGS = {
-    "geometry3k": "Geo3K",
-    "mathverse": "MathVerse",
-    "mathvista": "MathVista",
-    "we-math": "WeMath",
-    "mmk12": "MMK12",
-    "logicvista": "LogicVista",
-    "counting": "Counting",
-    "mmmu-pro": "MMMU-Pro",
-    "mathverse-v": "MathVerse_V",
-    "scienceqa": "ScienceQA",
-    "hallusionbench": "HallusionBench",
-    "chartqapro": "ChartQAPro",
-    "infographicvqa": "InfographicVQA",
-    "realworldqa": "RealWorldQA",
-}
+BENCHMARKS: dict[str, Benchmark] = {}
+for _file in _FILES:
+    _benchmark: Benchmark = import_module(f"{__name__}.{_file}").BENCHMARK
+    BENCHMARKS[_benchmark.name] = _benchmark
+HEADINGS = {name: benchmark.heading for name, benchmark in BENCHMARKS.items()}
 """Benchmark -> the heading of its column in the paper's tables."""
 _MATH = ("we-math", "mmk12", "logicvista", "counting")
 GROUPS: dict[str, tuple[str, ...]] = {
     "paper": ("geometry3k", "mathverse", "mathvista", *_MATH, "mathverse-v"),
     "paper-9": ("geometry3k", "mathvista", "mathverse", *_MATH, "mmmu-pro", "mathverse-v"),
-    "ood": OUT_OF_DOMAIN,
+    "ood": ("scienceqa", "hallusionbench", "chartqapro", "infographicvqa", "realworldqa"),
 }
 """Group -> the columns of Tables 1, 2 and 4 of the paper, in the paper's order."""
 
 
-def find(name: str) -> Benchmark:
-    """A benchmark by its name, or one sentence with the nearest."""
-    if name in BENCHMARKS:
-        return BENCHMARKS[name]
-    near = difflib.get_close_matches(name.lower().replace("_", "-"), BENCHMARKS, n=1, cutoff=0.4)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
-    raise UserError(f"unknown benchmark {name!r}.{hint} Known are {', '.join(BENCHMARKS)}.")
+def register(spec: str) -> Benchmark:
+    """Import `my_package.my_module:MY_BENCHMARK` and make it known by its name.
+
+    Modules in the working directory are found, after installed ones.
+    """
+    module_name, _, attribute = spec.partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    try:
+        found = getattr(import_module(module_name), attribute)
+    except (ImportError, AttributeError) as error:
+        raise UserError(
+            f"the benchmark {spec} cannot be imported ({error}); expected module:NAME with a module on the import path "
+            "or in this folder."
+        ) from error
+    if not isinstance(found, Benchmark):
+        raise UserError(f"{spec} is {type(found).__name__}; expected a pivot.evaluate.benchmarks.Benchmark.")
+    BENCHMARKS[found.name] = found
+    return found
 
 
 def load(spec: DataSpec, strict: bool = False, from_papo_eval: bool = False) -> DataSet:
-    """Read a benchmark, or any other set to evaluate on; `strict` refuses a number of rows that differs."""
-    if spec.name == papo_eval.HUB_ID:
+    """Read a benchmark or any other evaluation set; `strict` refuses an unexpected number of rows."""
+    if spec.name == PAPO_EVAL:
         spec, from_papo_eval = replace(spec, name=_bundled(spec.split)), True
     known, spec = resolve(spec, BENCHMARKS.values())
     if from_papo_eval:
@@ -105,8 +91,8 @@ def load(spec: DataSpec, strict: bool = False, from_papo_eval: bool = False) -> 
 
 
 def _bundled(split: str | None) -> str:
-    """The benchmark that a split of the PAPO-Eval bundle holds."""
+    """The benchmark in a split of the PAPO-Eval bundle."""
     names = {known.papo_split: name for name, known in BENCHMARKS.items() if known.papo_split}
     if split not in names:
-        raise UserError(f"{papo_eval.HUB_ID} needs --split, one of {', '.join(map(str, names))}.")
+        raise UserError(f"{PAPO_EVAL} needs --split, one of {', '.join(map(str, names))}.")
     return names[split]

@@ -1,18 +1,19 @@
-"""ChartQAPro: 1,948 questions on charts; out of domain, exact match instead of its relaxed one."""
+"""ChartQAPro: 1,948 questions on charts; out of domain; exact match instead of its relaxed metric."""
 
 from __future__ import annotations
 
 from pivot.data import BadRow, Draft, Layout, RowReader
 from pivot.evaluate.benchmarks.benchmark import Benchmark
-from pivot.evaluate.benchmarks.choices import options_in
-from pivot.evaluate.benchmarks.matching import LETTER, LIST, TEXT, kind_of
+from pivot.evaluate.matching import LETTER, LIST, TEXT, kind_of, options_in
 
 
 def draft(row: RowReader) -> Draft:
-    """`Question` and `Answer` are lists; of a conversation the last question counts, the others are told."""
+    """`Question` and `Answer` are lists; only the last question of a conversation is asked, the others are context."""
     questions, answers = row.texts("Question"), row.texts("Answer")
     if not questions or len(questions) != len(answers) or not questions[-1].strip():
-        raise BadRow(f"Question and Answer do not fit ({len(questions)} questions, {len(answers)} answers)")
+        raise BadRow(
+            f"Question and Answer differ in length ({len(questions)} questions, {len(answers)} answers)"
+        )
     if not answers[-1].strip():
         raise BadRow("Answer missing")
     answer, kind = answers[-1].strip(), kind_of(answers[-1].strip())
@@ -32,13 +33,13 @@ def draft(row: RowReader) -> Draft:
 
 def _conversation(questions: list[str], answers: list[str]) -> str:
     *earlier, last = [question.strip() for question in questions]
-    told = [f"Q{i + 1}: {question}\nA{i + 1}: {answers[i].strip()}" for i, question in enumerate(earlier)]
-    return "\n".join([*told, f"Q{len(questions)}: {last}"]) if earlier else last
+    context = [f"Q{i + 1}: {question}\nA{i + 1}: {answers[i].strip()}" for i, question in enumerate(earlier)]
+    return "\n".join([*context, f"Q{len(questions)}: {last}"]) if earlier else last
 
 
 BENCHMARK = Benchmark(
     name="chartqapro",
-    title="ChartQAPro",
+    heading="ChartQAPro",
     hub_id="ahmed-masry/ChartQAPro",
     split="test",
     layouts=(Layout(("Question", "Answer", "Question Type", "image"), draft),),

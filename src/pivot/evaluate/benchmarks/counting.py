@@ -6,7 +6,7 @@ import re
 
 from pivot.data import Draft, Layout, RowReader
 from pivot.evaluate.benchmarks.benchmark import Benchmark
-from pivot.evaluate.benchmarks.matching import MATH
+from pivot.evaluate.matching import MATH
 
 _TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 
@@ -21,7 +21,7 @@ def draft_r1v(row: RowReader) -> Draft:
 
 
 def _draft(row: RowReader, image: str, answer: str) -> Draft:
-    """R1-V's keys stand in `<answer>` tags."""
+    """R1-V's answers are inside `<answer>` tags."""
     key = row.text(answer)
     tagged = _TAGGED.search(key)
     return Draft(
@@ -35,7 +35,7 @@ def _draft(row: RowReader, image: str, answer: str) -> Draft:
 
 BENCHMARK = Benchmark(
     name="counting",
-    title="SuperCLEVR-Counting",
+    heading="Counting",
     hub_id="BUAADreamer/clevr_count_70k",
     split="test",
     copies=("MMInstruction/SuperClevr_Val",),

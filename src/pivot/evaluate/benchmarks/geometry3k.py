@@ -1,4 +1,4 @@
-"""Geometry3K test: 601 problems, the answer is the text of the right choice."""
+"""Geometry3K test: 601 problems; the answer is the text of the right choice."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _TRAINING_SET = TRAINING_SETS["geometry3k"]
 
 BENCHMARK = Benchmark(
     name="geometry3k",
-    title="Geometry3K test",
+    heading="Geo3K",
     hub_id=_TRAINING_SET.hub_id,
     split="test",
     layouts=_TRAINING_SET.layouts,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pivot.data import BadRow, Draft, Layout, RowReader
 from pivot.evaluate.benchmarks.benchmark import Benchmark
-from pivot.evaluate.benchmarks.matching import TEXT
+from pivot.evaluate.matching import TEXT
 
 
 def draft(row: RowReader) -> Draft:
@@ -23,7 +23,7 @@ def draft(row: RowReader) -> Draft:
 
 BENCHMARK = Benchmark(
     name="infographicvqa",
-    title="InfographicVQA validation",
+    heading="InfographicVQA",
     hub_id="lmms-lab/DocVQA",
     split="validation",
     config="InfographicVQA",

@@ -1,11 +1,10 @@
-"""LogicVista: 448 rows, of which one has neither question nor answer; three keys are several letters."""
+"""LogicVista: 447 of its 448 rows (one has neither question nor answer); three answers are several letters."""
 
 from __future__ import annotations
 
 from pivot.data import Draft, Layout, NotIncluded, RowReader
 from pivot.evaluate.benchmarks.benchmark import Benchmark
-from pivot.evaluate.benchmarks.choices import options_in
-from pivot.evaluate.benchmarks.matching import kind_of
+from pivot.evaluate.matching import kind_of, options_in
 
 
 def draft(row: RowReader) -> Draft:
@@ -24,7 +23,7 @@ def draft(row: RowReader) -> Draft:
 
 BENCHMARK = Benchmark(
     name="logicvista",
-    title="LogicVista",
+    heading="LogicVista",
     hub_id="lscpku/LogicVista",
     split="test",
     layouts=(Layout(("question", "image", "answer"), draft, id_columns=("id",)),),

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from pivot.data import BadRow, Draft, Layout, RowReader
 from pivot.evaluate.benchmarks.benchmark import Benchmark
-from pivot.evaluate.benchmarks.choices import LETTERS
-from pivot.evaluate.benchmarks.matching import LETTER, LIST, MATH
+from pivot.evaluate.matching import LETTER, LETTERS, LIST, MATH
 
 
 def draft(row: RowReader) -> Draft:
-    """The source's answer is an option's text; the query asks for its letter, so the letter is the key."""
+    """The source gives an option's text; the query asks for its letter, so the letter becomes the answer."""
     answer, choices = row.text("answer"), row.texts("choices")
     kind = LIST if row["answer_type"] == "list" else MATH
     if row["question_type"] == "multi_choice":
         if answer not in choices:
-            raise BadRow(f"answer is none of the choices ({answer[:40]!r})")
+            raise BadRow(f"answer is not among the choices ({answer[:40]!r})")
         answer, kind = LETTERS[choices.index(answer)], LETTER
     metadata = row["metadata"] or {}
     return Draft(
@@ -28,7 +27,7 @@ def draft(row: RowReader) -> Draft:
 
 BENCHMARK = Benchmark(
     name="mathvista",
-    title="MathVista testmini",
+    heading="MathVista",
     hub_id="AI4Math/MathVista",
     split="testmini",
     layouts=(

@@ -4,40 +4,34 @@ from __future__ import annotations
 
 from pivot.data import Draft, Layout, RowReader
 from pivot.evaluate.benchmarks.benchmark import Benchmark
-from pivot.evaluate.benchmarks.choices import options_in
-from pivot.evaluate.benchmarks.matching import LETTER, kind_of
+from pivot.evaluate.matching import LETTER, kind_of, options_in
 
 
 def draft(row: RowReader) -> Draft:
-    """Options stand in the question's own lines; rows with a free answer are matched as expressions."""
-    question, answer = row.text("question"), row.text("answer").strip()
+    return _draft(row, "question", "image")
+
+
+def draft_reupload(row: RowReader) -> Draft:
+    """PAPO's and VPPO's copies: `images`, `problem`, `answer`."""
+    return _draft(row, "problem", "images")
+
+
+def _draft(row: RowReader, question_column: str, image_column: str) -> Draft:
+    """Options are lines of the question; rows with a free-form answer are matched as expressions."""
+    question, answer = row.text(question_column), row.text("answer").strip()
     kind = kind_of(answer)
     return Draft(
         question=question,
         answer=answer,
-        images=[row["image"]],
+        images=row.images(image_column),
         task=row.optional_text("subject"),
         columns={"matching": kind, "choices": options_in(question) if kind == LETTER else []},
     )
 
 
-def draft_reupload(row: RowReader) -> Draft:
-    """PAPO's and VPPO's copies: `images`, `problem`, `answer`."""
-    problem, answer = row.text("problem"), row.text("answer").strip()
-    kind = kind_of(answer)
-    choices = options_in(problem) if kind == LETTER else []
-    return Draft(
-        question=problem,
-        answer=answer,
-        images=row.images("images"),
-        task=row.optional_text("subject"),
-        columns={"matching": kind, "choices": choices},
-    )
-
-
 BENCHMARK = Benchmark(
     name="mmk12",
-    title="MMK12 test",
+    heading="MMK12",
     hub_id="FanqingM/MMK12",
     split="test",
     copies=("PAPOGalaxy/PAPO_MMK12_test", "chamber111/VPPO_MMK12_validation"),
@@ -46,9 +40,9 @@ BENCHMARK = Benchmark(
         Layout(("images", "problem", "answer"), draft_reupload, id_columns=("id",)),
     ),
     expected={"test": 2000},
-    matching="letter (with or without text); expression where the key is free",
+    matching="letter (with or without text); expression if the key is free-form",
     papo_split="PAPO_MMK12",
     papo_rows=2000,
-    known_from="public code that reads FanqingM/MMK12 (columns, 500 a subject)",
-    tested_on="24 real rows of MM-EUREKA's K12 set in the same columns, which is another set; hand-made rows",
+    known_from="public code that reads FanqingM/MMK12 (columns, 500 per subject)",
+    tested_on="24 real rows of another set with the same columns (MM-EUREKA's K12); hand-made rows",
 )

@@ -7,17 +7,16 @@ import re
 from typing import Any
 
 from pivot.data import BadRow, Draft, Layout, RowReader
-from pivot.evaluate.benchmarks.benchmark import Benchmark
-from pivot.evaluate.benchmarks.choices import LETTERS, lettered
-from pivot.evaluate.benchmarks.matching import LETTER
+from pivot.evaluate.benchmarks.benchmark import Benchmark, letter_key
 from pivot.evaluate.benchmarks.mathverse import IN_THE_IMAGE, LETTER_OF_OPTION
+from pivot.evaluate.matching import LETTER, LETTERS, lettered
 
 _REFERENCE = re.compile(r"<image\s*(\d)>")
 _NUM_IMAGES = 7
 
 
 def draft(row: RowReader) -> Draft:
-    """`<image 3>` becomes a mark, and the images follow in the order of the marks; the rest come first."""
+    """`<image 3>` becomes a placeholder; images follow in the order of placeholders, unmentioned ones come first."""
     options = _options(row)
     text = f"{row.text('question').strip()}\n{lettered(options)}"
     referred = [int(number) for number in _REFERENCE.findall(text)]
@@ -27,7 +26,7 @@ def draft(row: RowReader) -> Draft:
     cells: list[Any] = [row[f"image_{number}"] for number in (*unmentioned, *referred)]
     return Draft(
         question="<image>" * len(unmentioned) + _REFERENCE.sub("<image>", text),
-        answer=_letter(row, options),
+        answer=letter_key(row, options),
         images=cells or [None],
         task=row.optional_text("subject"),
         columns={"matching": LETTER, "choices": options},
@@ -38,7 +37,7 @@ def draft_vision(row: RowReader) -> Draft:
     options = _options(row)
     return Draft(
         question=f"{IN_THE_IMAGE} {LETTER_OF_OPTION}",
-        answer=_letter(row, options),
+        answer=letter_key(row, options),
         images=[row["image"]],
         task=row.optional_text("subject"),
         columns={"matching": LETTER, "choices": options},
@@ -50,22 +49,15 @@ def _options(row: RowReader) -> list[str]:
     try:
         options = ast.literal_eval(row.text("options"))
     except (ValueError, SyntaxError, MemoryError, RecursionError) as broken:
-        raise BadRow("options are no list") from broken
+        raise BadRow("options are not a list") from broken
     if not isinstance(options, list) or not 1 <= len(options) <= len(LETTERS):
-        raise BadRow("options are no list of at most 26")
+        raise BadRow("options are not a list of 1 to 26")
     return [str(option) for option in options]
-
-
-def _letter(row: RowReader, options: list[str]) -> str:
-    answer = row.text("answer").strip()
-    if len(answer) != 1 or answer not in LETTERS[: len(options)]:
-        raise BadRow(f"answer is no letter of the {len(options)} options ({answer[:20]!r})")
-    return answer
 
 
 BENCHMARK = Benchmark(
     name="mmmu-pro",
-    title="MMMU-Pro",
+    heading="MMMU-Pro",
     hub_id="MMMU/MMMU_Pro",
     split="test",
     config="standard (10 options)",
@@ -79,5 +71,5 @@ BENCHMARK = Benchmark(
     papo_rows=1730,
     known_from="the project's output files (MMMU-Benchmark/MMMU), public code (the three configurations)",
     tested_on="30 real rows without their images",
-    note="--config vision reads the vision setting, which is what PAPO-Eval's split has.",
+    note="`pivot data mmmu-pro --config vision` reads the vision setting, which PAPO-Eval uses.",
 )

@@ -6,14 +6,13 @@ import re
 
 from pivot.data import Draft, Layout, RowReader
 from pivot.evaluate.benchmarks.benchmark import Benchmark
-from pivot.evaluate.benchmarks.choices import options_in
-from pivot.evaluate.benchmarks.matching import LETTER, TEXT, YES_NO, kind_of
+from pivot.evaluate.matching import LETTER, TEXT, YES_NO, kind_of, options_in
 
 _ANSWER_DIRECTLY = re.compile(r"\s*Please answer directly with [^.]*\.\s*\Z")
 
 
 def draft(row: RowReader) -> Draft:
-    """The closing "Please answer directly ..." contradicts the reasoning template and is taken off."""
+    """The closing "Please answer directly ..." contradicts the reasoning template and is removed."""
     question, answer = _ANSWER_DIRECTLY.sub("", row.text("question").strip()), row.text("answer").strip()
     kind = kind_of(answer)
     return Draft(
@@ -30,7 +29,7 @@ def draft(row: RowReader) -> Draft:
 
 BENCHMARK = Benchmark(
     name="realworldqa",
-    title="RealWorldQA",
+    heading="RealWorldQA",
     hub_id="lmms-lab/RealWorldQA",
     split="test",
     copies=("xai-org/RealworldQA",),

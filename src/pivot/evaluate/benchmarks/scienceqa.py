@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from pivot.data import BadRow, Draft, Layout, NotIncluded, RowReader
 from pivot.evaluate.benchmarks.benchmark import Benchmark
-from pivot.evaluate.benchmarks.choices import LETTERS, lettered
-from pivot.evaluate.benchmarks.matching import LETTER
+from pivot.evaluate.matching import LETTER, LETTERS, lettered
 
 
 def draft(row: RowReader) -> Draft:
-    """The key is the position of the right choice; a hint, where there is one, comes first."""
+    """The answer is the index of the right choice; a hint, if any, comes first."""
     if row["image"] is None and row.spec.config == "ScienceQA-FULL":
         raise NotIncluded("question without an image")
     choices, position = row.texts("choices"), row["answer"]
     if not isinstance(position, int) or not 0 <= position < len(choices):
-        raise BadRow(f"answer is no position in the {len(choices)} choices ({position!r})")
+        raise BadRow(f"answer is not an index into the {len(choices)} choices ({position!r})")
     hint = row.optional_text("hint").strip()
     context = f"Context: {hint}\n" if hint else ""
     return Draft(
@@ -28,7 +27,7 @@ def draft(row: RowReader) -> Draft:
 
 BENCHMARK = Benchmark(
     name="scienceqa",
-    title="ScienceQA (image)",
+    heading="ScienceQA",
     hub_id="lmms-lab/ScienceQA",
     split="test",
     config="ScienceQA-IMG",

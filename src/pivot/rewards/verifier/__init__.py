@@ -1,8 +1,17 @@
 """The verifier: accuracy and format rewards for untrusted model output, bounded in time and memory."""
 
-from .box import Box, follows_template, last_box
-from .check import check_answer
-from .reason import Reason
-from .verifier import Verifier
+from .pool import Reason
+from .reading import read_choices
+from .response import Box, follows_template, last_box
+from .verifier import GRADERS, Verifier, check_answer
 
-__all__ = ["Box", "Reason", "Verifier", "check_answer", "follows_template", "last_box"]
+__all__ = [
+    "GRADERS",
+    "Box",
+    "Reason",
+    "Verifier",
+    "check_answer",
+    "follows_template",
+    "last_box",
+    "read_choices",
+]

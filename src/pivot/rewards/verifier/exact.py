@@ -1,10 +1,10 @@
-"""Exact arithmetic with hard bounds: sums of  rational * sqrt(integer) * powers of pi and of letters.
+"""Exact arithmetic with hard bounds: sums of rational * sqrt(integer) * powers of pi and of letters.
 
     v = sum_i  q_i * sqrt(n_i) * prod_s s^(k_is),     q_i rational, n_i square-free, s a letter or pi
 
 Square roots of distinct square-free integers are linearly independent over the rationals, and pi and the
-letters are taken as transcendental, so two values are equal exactly when their terms are. No float, no
-tolerance: 5*sqrt(3) is not 8.66, as in the exact match of the paper's evaluation.
+letters are treated as transcendental, so two values are equal if and only if their terms are. There are no floats
+and no tolerance: 5*sqrt(3) is not 8.66, as in the paper's exact-match evaluation.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from math import gcd, isqrt, pi, sqrt
 
 MAX_TERMS = 24
 MAX_BITS = 512
-"""Of any numerator or denominator."""
+"""Size of any numerator or denominator."""
 MAX_POWER = 128
 MAX_FACTORIAL = 20
 _TRIAL_DIVISORS = (2, *range(3, 10_000, 2))
 _TRIAL_LIMIT = 10**12
-"""Below it, what trial division to 10^4 leaves is a prime, a square of one, or a product of two."""
+"""Below this, the cofactor after trial division to 10^4 is a prime, the square of one, or a product of two."""
 
 Monomial = tuple[int, tuple[tuple[str, int], ...]]
-"""(square-free radicand, ((letter, power), ...) in the letters' order)."""
+"""(square-free radicand, ((letter, power), ...) sorted by letter)."""
 _ONE: Monomial = (1, ())
 
 
 class Unreadable(ValueError):
-    """Not an expression of this arithmetic; something else may be able to read it."""
+    """Not an expression of this arithmetic; the library may be able to parse it."""
 
 
 class OutOfBounds(ValueError):
-    """An expression of this arithmetic that is too large to be evaluated by anyone."""
+    """An expression that exceeds the bounds; it is not passed to the library either."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exact:
-    """An immutable, hashable value in normal form: no zero coefficients, no duplicate monomials."""
+    """An immutable, hashable value in normal form: no zero coefficients, no repeated monomials."""
 
     terms: frozenset[tuple[Monomial, Fraction]]
 
@@ -63,7 +63,7 @@ class Exact:
 
     @property
     def as_rational(self) -> Fraction | None:
-        """The number, if there is neither root, pi nor letter in it."""
+        """The rational number, or None if the value contains a root, pi or a letter."""
         if not self.terms:
             return Fraction(0)
         (monomial, coefficient), *rest = self.terms
@@ -74,7 +74,7 @@ class Exact:
         return frozenset(name for (_, powers), _ in self.terms for name, _ in powers) - {"π"}
 
     def approximate(self) -> float:
-        """A float for ordering values; raises Unreadable where there are letters, or where it is too large."""
+        """A float for ordering values; raises Unreadable if it contains letters or overflows."""
         if self.letters:
             raise Unreadable
         try:
@@ -100,7 +100,7 @@ class Exact:
     def __truediv__(self, other: Exact) -> Exact:
         if not other.terms:
             raise Unreadable
-        if len(other.terms) == 2:  # (a + b)(a - b) leaves one term where both are roots of rationals.
+        if len(other.terms) == 2:  # (a + b)(a - b) is one term if both are roots of rationals.
             first, second = (Exact(frozenset({term})) for term in other.terms)
             conjugate = first - second
             return (self * conjugate) / _single(other * conjugate)
@@ -123,7 +123,7 @@ class Exact:
         return Exact.rational(1) / result if number < 0 else result
 
     def root(self, degree: int) -> Exact:
-        """The real root; of a rational number, and for degrees above 2 only where it is rational."""
+        """The real root of a rational number; for degrees above 2 the root must be rational."""
         number = self.as_rational
         if number is None or (number < 0 and degree % 2 == 0):
             raise Unreadable
@@ -146,7 +146,7 @@ class Exact:
         return Exact.rational(result)
 
     def direction(self, *, signed: bool) -> Exact:
-        """The value divided by its leading coefficient (or by that one's size), for equations."""
+        """The value divided by its leading coefficient (or by its absolute value): a normal form for equations."""
         if not self.terms:
             raise Unreadable
         _, leading = max(self.terms)
@@ -164,7 +164,7 @@ def _single(value: Exact) -> Exact:
 
 
 def _inverse(value: Exact) -> Exact:
-    """1/(q sqrt(n) m) = sqrt(n)/(q n) * 1/m, for one term."""
+    """1/(q sqrt(n) m) = sqrt(n)/(q n) * 1/m, for a single term."""
     (((radicand, powers), coefficient),) = value.terms
     inverse = tuple((name, -power) for name, power in powers)
     return Exact.of([((radicand, inverse), 1 / (coefficient * radicand))])
@@ -188,7 +188,7 @@ def _product(a: tuple[Monomial, Fraction], b: tuple[Monomial, Fraction]) -> tupl
 
 
 def _square_free(number: int) -> tuple[int, int]:
-    """(s, r) with number = s^2 * r and r square-free, by trial division that is bounded in time."""
+    """(s, r) with number = s^2 * r and r square-free, by bounded trial division."""
     if number == 0:
         return 0, 1
     outside, radicand = 1, 1

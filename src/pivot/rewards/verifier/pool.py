@@ -1,4 +1,4 @@
-"""A few library processes behind pipes: started when first needed, killed and replaced when they overrun."""
+"""Worker processes for the libraries: started when first needed, killed and replaced when they exceed their limits."""
 
 from __future__ import annotations
 
@@ -14,23 +14,41 @@ import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import IO
 
-from .reason import Reason
+from pivot.errors import UserError
 
 START_SECONDS = 60.0
 """For importing the library on a busy machine."""
+MAX_FAILED_STARTS = 3
+"""A worker that dies while it starts is started again; after this many failures in a row the pool gives up."""
 WALL_FACTOR = 1.5
-"""By the clock, a question may take this many times its processor time: neighbours make it slower."""
+"""Wall-clock limit of a job as a multiple of its processor time limit, since other processes slow it down."""
 PATIENCE_SECONDS = 1.0
-"""Beyond a question's time: its alarms have ended it long before, unless the worker hangs as a whole."""
+"""Added to the wall-clock limit before the pool kills a worker whose own alarms have not ended the job."""
 MAX_CRASHES = 2
-"""A job is tried again when its worker died of something else than the alarm, this many times in all."""
+"""A job whose worker died of anything but its time limit runs again, at most this many times in all."""
+
+
+class Reason(StrEnum):
+    """The outcomes of the verifier; `Reward.reason` and `pivot grade` show these strings."""
+
+    CORRECT = "correct"
+    WRONG = "wrong"
+    NO_BOX = "no box"
+    """The response has no `\\boxed{...}` with balanced braces."""
+    UNPARSABLE = "unparsable"
+    """The box is empty, or its content exceeds the bounds of exact arithmetic (a huge power)."""
+    TIMED_OUT = "timed out"
+    """The library exceeded its time limit; its process was killed and replaced."""
+    TOO_LONG = "too long"
+    """The last box holds more than `MAX_BOX_CHARS` characters."""
 
 
 @dataclass
 class Job:
-    """One question to the library: do these two agree?"""
+    """One comparison for the library."""
 
     given: str
     answer: str
@@ -39,12 +57,12 @@ class Job:
 
 
 class _Worker:
-    """One process, with at most one job under way."""
+    """One process with at most one job in progress."""
 
     def __init__(self, library: str, seconds: float, megabytes: int) -> None:
         wall_seconds = WALL_FACTOR * seconds
         limits = (seconds, wall_seconds, megabytes)
-        # A session of its own: Ctrl-C at the terminal must not take the graders from a trainer that saves.
+        # A session of its own, so that Ctrl-C does not kill the workers of a trainer that is saving.
         self.process = subprocess.Popen(
             [sys.executable, "-P", "-m", "pivot.rewards.verifier.worker", library, *map(str, limits)],
             stdin=subprocess.PIPE,
@@ -71,7 +89,7 @@ class _Worker:
         self.input.write(line)
 
     def messages(self) -> Iterable[dict[str, object]] | None:
-        """What has arrived; None at the end of the stream."""
+        """The messages that have arrived; None at the end of the stream."""
         data = os.read(self.output.fileno(), 65536)
         if not data:
             return None
@@ -83,7 +101,7 @@ class _Worker:
         self.deadline = time.monotonic() + self._limit
 
     def stop(self, patience: float = 0.0) -> None:
-        """Close its input, wait, then kill its whole session; nothing is left behind."""
+        """Close its input, wait up to `patience` seconds, then kill its whole session."""
         self.input.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(patience)
@@ -92,9 +110,15 @@ class _Worker:
         self.process.wait()
         self.output.close()
 
+    @property
+    def exit_status(self) -> str:
+        """How a stopped process ended."""
+        code = self.process.returncode
+        return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+
 
 class WorkerPool:
-    """Runs jobs on up to `size` processes, in the calling thread, and always comes back."""
+    """Runs jobs on up to `size` processes from the calling thread; every job ends within its limits."""
 
     def __init__(self, library: str, size: int = 2, seconds: float = 1.0, megabytes: int = 512) -> None:
         if size < 1:
@@ -105,9 +129,13 @@ class WorkerPool:
         self._megabytes = megabytes
         self._workers: list[_Worker] = []
         self._owner = os.getpid()
+        self._failed_starts = 0
 
     def run(self, jobs: Sequence[Job]) -> None:
-        """Set the outcome of every job: correct, wrong, unparsable or timed out."""
+        """Set the outcome of every job: correct, wrong, unparsable or timed out.
+
+        Raises UserError if workers repeatedly die while they start.
+        """
         waiting = deque(jobs)
         with selectors.DefaultSelector() as selector:
             for worker in self._workers:
@@ -118,12 +146,12 @@ class WorkerPool:
                 for key, _ in selector.select(max(0.0, nearest - time.monotonic())):
                     self._receive(key.data, waiting, selector)
                 for worker in [w for w in self._workers if w.job and w.deadline < time.monotonic()]:
-                    self._expire(worker, selector)
+                    self._lose(worker, waiting, selector, timed_out=True)
 
     def close(self) -> None:
-        """End all processes; the pool can be used again afterwards."""
+        """End all processes; a later `run` starts new ones."""
         if os.getpid() != self._owner:
-            return  # a forked copy of the trainer does not own them
+            return  # A forked copy of the trainer does not own them.
         for worker in self._workers:
             worker.input.close()
         for worker in self._workers:
@@ -133,7 +161,7 @@ class WorkerPool:
 
     @property
     def pids(self) -> list[int]:
-        """Of the processes that run now (each has one child that does the work)."""
+        """Process ids of the workers; each has one child that runs the jobs."""
         return [worker.process.pid for worker in self._workers]
 
     def _assign(self, waiting: deque[Job], selector: selectors.BaseSelector) -> None:
@@ -143,7 +171,9 @@ class WorkerPool:
             job = waiting.popleft()
             try:
                 worker.send(job)
-            except BrokenPipeError:
+            except BrokenPipeError:  # It died idle or at its start; the job was never seen.
+                worker.job = None
+                waiting.appendleft(job)
                 self._lose(worker, waiting, selector)
 
     def _start(self, selector: selectors.BaseSelector) -> _Worker:
@@ -157,12 +187,11 @@ class WorkerPool:
     def _receive(self, worker: _Worker, waiting: deque[Job], selector: selectors.BaseSelector) -> None:
         messages = worker.messages()
         if messages is None:
-            if not worker.is_ready:
-                raise RuntimeError("the verifier's worker process could not start; its error stands above")
             self._lose(worker, waiting, selector)
             return
         for message in messages:
             if "ready" in message:
+                self._failed_starts = 0
                 worker.now_ready()
             elif "died" in message:
                 self._settle_death(worker, message["died"] == "timed out", waiting)
@@ -171,7 +200,7 @@ class WorkerPool:
                 worker.job = None
 
     def _settle_death(self, worker: _Worker, timed_out: bool, waiting: deque[Job]) -> None:
-        """The child died and is being replaced; decide about the job that it may have been working on."""
+        """Decide about the job that a dead child may have been working on."""
         job, worker.job = worker.job, None
         if job is None:
             return
@@ -184,20 +213,38 @@ class WorkerPool:
         else:
             job.outcome = Reason.UNPARSABLE
 
-    def _lose(self, worker: _Worker, waiting: deque[Job], selector: selectors.BaseSelector) -> None:
-        """The whole process is gone."""
-        self._settle_death(worker, False, waiting)
-        self._remove(worker, selector)
+    def _lose(
+        self,
+        worker: _Worker,
+        waiting: deque[Job],
+        selector: selectors.BaseSelector,
+        *,
+        timed_out: bool = False,
+    ) -> None:
+        """Remove a worker whose whole process died or did not reply in time."""
+        if worker.is_ready:
+            self._settle_death(worker, timed_out, waiting)
+            self._remove(worker, selector)
+        else:
+            self._retry_start(worker, waiting, selector)
 
-    def _expire(self, worker: _Worker, selector: selectors.BaseSelector) -> None:
+    def _retry_start(self, worker: _Worker, waiting: deque[Job], selector: selectors.BaseSelector) -> None:
+        """Remove a worker that never became ready; its job goes to the next one."""
         if worker.job is not None:
-            worker.job.outcome = Reason.TIMED_OUT
-        self._remove(worker, selector)
+            waiting.appendleft(worker.job)
+        self._remove(worker, selector, patience=1.0)
+        self._failed_starts += 1
+        if self._failed_starts >= MAX_FAILED_STARTS:
+            count, self._failed_starts = self._failed_starts, 0
+            raise UserError(
+                f"the verifier's {self._library} process failed to start {count} times in a row "
+                f"({worker.exit_status}); check that {self._library} is installed and that memory is free."
+            )
 
-    def _remove(self, worker: _Worker, selector: selectors.BaseSelector) -> None:
+    def _remove(self, worker: _Worker, selector: selectors.BaseSelector, patience: float = 0.0) -> None:
         selector.unregister(worker.output)
         self._workers.remove(worker)
-        worker.stop()
+        worker.stop(patience)
 
 
 _OUTCOMES = {True: Reason.CORRECT, False: Reason.WRONG, None: Reason.UNPARSABLE}

@@ -1,29 +1,28 @@
-"""Read a unified text as one quantity, an equation or an inequality."""
+"""Parse a unified text as a quantity, an equation or an inequality."""
 
 from __future__ import annotations
 
 import re
 
+from .comparison import Meaning, Quantity, Relation
 from .exact import Exact, OutOfBounds, Unreadable
-from .expression import evaluate, is_ambiguous
-from .meanings import Meaning, Quantity, Relation
-from .names import read_name
-from .numerals import digits_for_words
-from .symbols import is_symbolic
-from .units import PERCENT, Measured, split_unit
+from .expressions import evaluate, is_ambiguous
+from .library import is_symbolic
+from .notation import digits_for_words
+from .units import PERCENT, Measured, read_name, split_unit
 
 _RELATION = re.compile(r"[=≈<>≤≥≠]")
 _DECIMALS = re.compile(r"-?[0-9]+(?:\.([0-9]+))?")
 _POINT = re.compile(r"\([^()]*,[^()]*\)")
-"""`(11,300)` is no number."""
+"""`(11,300)` is not a number."""
 MAX_SIDES = 6
 _DEGREES = (("°", 1),)
 
 
 def read_scalar(text: str) -> list[Meaning]:
-    """What an expression, `x = 5`, `2 + 3 = 5`, an equation or an inequality means; empty if it is none.
+    """The meanings of an expression, `x = 5`, `2 + 3 = 5`, an equation or an inequality; empty for anything else.
 
-    Raises OutOfBounds where the value is too large to be computed.
+    Raises OutOfBounds if the value is too large to compute.
     """
     relations = _RELATION.findall(text)
     if not relations:
@@ -43,7 +42,7 @@ def read_scalar(text: str) -> list[Meaning]:
 
 
 def read_quantity(text: str) -> Quantity | None:
-    """A number or a formula with its unit; None where it is neither."""
+    """A number or a formula with its unit; None for anything else."""
     measured = split_unit(digits_for_words(text))
     if is_ambiguous(measured.text) or _POINT.fullmatch(measured.text):
         return None
@@ -55,7 +54,7 @@ def read_quantity(text: str) -> Quantity | None:
 
 
 def _as_variable(text: str, quantity: Quantity) -> list[Quantity]:
-    """`5m` may also be five times m."""
+    """The second reading of `5m`: five times m."""
     if not quantity.tied:
         return []
     try:
@@ -65,7 +64,7 @@ def _as_variable(text: str, quantity: Quantity) -> list[Quantity]:
 
 
 def _for_the_library(text: str, measured: Measured) -> Quantity | None:
-    """Functions, nested roots, quotients of polynomials. A final degree sign belongs to the function's argument."""
+    """A formula with functions, nested roots or quotients of polynomials; a final degree sign is part of it."""
     if measured.unit == _DEGREES or measured.unit == PERCENT or measured.tied:
         measured = Measured(text, ())
     if not is_symbolic(measured.text):
@@ -74,7 +73,7 @@ def _for_the_library(text: str, measured: Measured) -> Quantity | None:
 
 
 def _relations(parts: list[str], signs: list[str]) -> list[Meaning]:
-    """Equations up to a factor, inequalities up to a positive one, written with < or ≤."""
+    """Equations up to a factor, inequalities up to a positive factor, normalised to < or ≤."""
     if len(parts) != 2 or is_ambiguous(parts[0]) or is_ambiguous(parts[1]):
         return []
     sign = signs[0]
@@ -92,7 +91,7 @@ def _relations(parts: list[str], signs: list[str]) -> list[Meaning]:
 
 
 def _equality(parts: list[str], signs: list[str]) -> Quantity | None:
-    """`x = 2 + 3 = 5`: all that stands after the name must be equal; what follows ≈ must be a rounding of it."""
+    """The value of `x = 2 + 3 = 5`: all sides after the name must be equal; one after ≈ must be a rounding."""
     name = read_name(parts[0])
     values = parts if name is None else parts[1:]
     if name is None:
@@ -119,7 +118,7 @@ def _named(quantity: Quantity, name: str) -> Quantity:
 
 
 def _plain(measured: Measured) -> Exact | None:
-    """The number, as a share where it is a percentage; None where there are letters in it."""
+    """The number (a percentage as a fraction of 1); None if it contains letters or cannot be evaluated."""
     try:
         value = evaluate(measured.text)
     except (Unreadable, OutOfBounds):
@@ -130,7 +129,7 @@ def _plain(measured: Measured) -> Exact | None:
 
 
 def _is_rounding(exact: Exact, rounded: Exact, text: str) -> bool:
-    """`5√3 ≈ 8.66`: to as many places as are written."""
+    """Whether `rounded` is `exact` to as many decimals as are written, as in `5√3 ≈ 8.66`."""
     found = _DECIMALS.fullmatch(text)
     if found is None:
         return False

@@ -1,55 +1,86 @@
-"""Read a short answer: everything that it may mean, or that it cannot be understood.
+"""Parse a short answer into everything it may mean.
 
-A text may mean several things: `(1,2)` is a point and an interval, `2 to 3` a ratio and a range, `B. 48` the
-option B and the number 48. What has a structure is read as that structure and never computed to one number.
+An answer can be ambiguous: `(1,2)` is a point and an interval, `2 to 3` a ratio and a range, `B. 48` the option B
+and the number 48. Structured answers are kept as structures and never evaluated to a single number.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from fractions import Fraction
 from functools import lru_cache
 
+from .comparison import Choice, Items, Meaning, Quantity, Reading, Tagged, agree
 from .exact import Exact, OutOfBounds, Unreadable
-from .meanings import Choice, Items, Meaning, Quantity, Reading, Tagged
+from .notation import compact, unify
 from .quantities import read_scalar
 from .regions import is_pair, read_region
-from .sequences import split_sequence
-from .spelling import compact, unify
-from .structures import read_structure
+from .structures import read_structure, split_sequence
 
 CACHED_CHARS = 200
 CACHED_READINGS = 4096
 MAX_DEPTH = 3
-"""Lists within lists; what lies deeper is compared as text."""
+"""Nesting of lists; deeper content is compared as text."""
 
 _PLAIN_NUMBER = re.compile(r"-?[0-9]{1,15}(?:\.[0-9]{1,15})?", re.ASCII)
 _LABELLED = re.compile(r"(?:[(\[]([A-Z])[)\]]|([A-Z]) ?(?:[.)]|:\s))\s*(.+)", re.DOTALL)
 _OTHER_LABEL = re.compile(r"(?:^|[^A-Za-z])(?:\(?[A-Z] ?[.):]|(?:or|and) |\(?[A-Z]\)?$)")
 _SINGLE = re.compile(r"[(\[]?([A-Za-z])[)\]]?[.)]?")
+_BRACKETED_LETTER = re.compile(r"[(\[]([A-Z])[)\]]")
+_SEPARATED_LABEL = re.compile(r"\A\s*([A-Z])\s*[:．、]\s*")
 _LETTERS = re.compile(r"[A-J](?:(?: ?[,;&/] ?|\n| and |, and | )[A-J]){1,9}|[A-J]{2,6}")
 _ANNOUNCED = re.compile(
     r"(?:the )?(?:(?:correct|final|right) )?(?:answer|option|choice)(?: is| ?:)? ?:? ?", re.IGNORECASE
 )
-_SAYS = re.compile(r"(yes|no|true|false)[,.:;]\s*(.*)", re.IGNORECASE | re.DOTALL)
-_SAYS_OTHERWISE = re.compile(r"\b(?:yes|no|not|true|false|but|or|unless|maybe)\b|n't\b", re.IGNORECASE)
+_YES_NO = re.compile(r"(yes|no|true|false)\b([,.:;]?)\s*(.*)", re.IGNORECASE | re.DOTALL)
+_OPPOSITE = {"yes": "no", "no": "yes", "true": "false", "false": "true"}
+_CONTRADICTS = re.compile(r"\b(?:yes|no|not|true|false|but|or|unless|maybe)\b|n't\b", re.IGNORECASE)
 _WORD = re.compile(r"[^\W\d_]{2,}")
 _MATHEMATICAL = frozenset("\\+*/^=<>≤≥√π_|±∪∩∈∞")
 _GEOMETRICAL = frozenset("∠△≅∼∥⊥")
 
 
 def read(text: str) -> Reading:
-    """Read a text of at most a few thousand characters; short ones are remembered."""
-    return _remembered(text) if len(text) <= CACHED_CHARS else _read(text)
+    """Parse a text of at most a few thousand characters; short ones are cached."""
+    return _cached_read(text) if len(text) <= CACHED_CHARS else _read(text)
+
+
+def read_choices(text: str, options: Sequence[str] = ()) -> frozenset[str]:
+    """The option letters, or `yes`, `no`, `true`, `false`, that an answer names; empty if that is unclear.
+
+    With `options` (the option texts in order) the text of exactly one option names its letter, and a letter
+    beyond the last option names nothing.
+
+    Example:
+        read_choices("B. 48") == read_choices("(B)") == {"B"}
+        read_choices("D and B") == {"B", "D"}
+        read_choices("Yes, it is.") == {"yes"}
+        read_choices("20 cm", ["10 cm", "20 cm"]) == {"B"}
+    """
+    text = _SEPARATED_LABEL.sub(r"\1. ", text)
+    reading, unified = read(text), unify(text)
+    if reading.choice and reading.choice.letter in unified and reading.choice.letter.isupper():
+        known = not options or ord(reading.choice.letter) - ord("A") < len(options)
+        return frozenset(reading.choice.letter if known else ())
+    letters = _option_letters(_BRACKETED_LETTER.sub(r"\1", unified))
+    if letters:
+        return frozenset(letters)
+    said = _YES_NO.fullmatch(unified)
+    if said and not options:
+        word = said.group(1).lower()
+        return frozenset() if _OPPOSITE[word] in said.group(3).lower().split() else frozenset((word,))
+    same = [place for place, option in enumerate(options) if agree(reading, read(option)) is True]
+    return frozenset(chr(ord("A") + place) for place in same) if len(same) == 1 else frozenset()
 
 
 @lru_cache(CACHED_READINGS)
-def _remembered(text: str) -> Reading:
+def _cached_read(text: str) -> Reading:
     return _read(text)
 
 
 def _read(text: str) -> Reading:
-    if _PLAIN_NUMBER.fullmatch(text):  # Nine of ten answers: the long way would give the same.
+    if _PLAIN_NUMBER.fullmatch(text):  # A shortcut for most answers, with the same result.
         return Reading(text, (Quantity(Exact.rational(Fraction(text)), text),))
     text = unify(text)
     announced = _ANNOUNCED.match(text)
@@ -72,21 +103,25 @@ def _read(text: str) -> Reading:
 
 
 def _read_body(text: str, depth: int) -> Reading:
-    """All but option letters: yes or no, letters, prose, a structure, a scalar, a sequence."""
-    says = _SAYS.fullmatch(text)
-    if says and not _SAYS_OTHERWISE.search(says.group(2)):
-        return Reading(compact(text), words=_words(text), prefix=says.group(1).lower())
-    if _LETTERS.fullmatch(text.strip("()[]⦃⦄")):
-        letters = [sign for sign in text if "A" <= sign <= "J"]
-        # Letters run together are a list of options only in order; BA is a segment.
-        if not text.isalpha() or letters == sorted(set(letters)):
-            return Reading(compact(text), (Tagged("letters", frozenset(letters)),))
+    """Parse everything but a single option: yes or no, several letters, prose, a structure, a scalar, a list."""
+    said = _YES_NO.fullmatch(text)
+    if said and said.group(2) and not _CONTRADICTS.search(said.group(3)):
+        return Reading(compact(text), words=_words(text), prefix=said.group(1).lower())
+    letters = _option_letters(text)
+    # Letters without separators are a list of options only in alphabetical order; BA is a segment.
+    if letters and (not text.isalpha() or letters == sorted(set(letters))):
+        return Reading(compact(text), (Tagged("letters", frozenset(letters)),))
     words = _words(text)
     try:
         meanings = _meanings(text, depth)
     except (OutOfBounds, Unreadable):
         return Reading(compact(text), words=words, readable=False)
     return Reading(compact(text), tuple(meanings), words=words, readable=bool(meanings or words))
+
+
+def _option_letters(text: str) -> list[str]:
+    """Several option letters, as in `A, C`, `C and A` or `AC`; empty if the text is anything else."""
+    return [sign for sign in text if "A" <= sign <= "J"] if _LETTERS.fullmatch(text.strip("()[]⦃⦄")) else []
 
 
 def _meanings(text: str, depth: int) -> list[Meaning]:
@@ -112,13 +147,13 @@ def _meanings(text: str, depth: int) -> list[Meaning]:
 
 
 def _is_repeated(items: tuple[Reading, ...]) -> bool:
-    """`x = 2, x = 3`: the same name each time, so these are the values that it may have."""
+    """Whether every item has the same name (`x = 2, x = 3`): alternative values, in any order."""
     names = {next((m.name for m in item.meanings if isinstance(m, Quantity)), "") for item in items}
     return len(names) == 1 and names != {""}
 
 
 def _words(text: str) -> str:
-    """The text without case and blanks if it is prose or a statement like ∠1 ≅ ∠4, else nothing."""
+    """The text without case and whitespace if it is prose or a statement such as ∠1 ≅ ∠4, else an empty string."""
     if not _GEOMETRICAL.isdisjoint(text) and "=" not in text:
         return compact(text)
     prose = text.lower() == "no" or any(len(word) >= 3 for word in _WORD.findall(text))

@@ -1,12 +1,12 @@
-"""Sets of real numbers: `(-∞,2)∪(3,∞)`, `x<2 or x>3`, `0<x≤1`, `x≠2`, `ℝ`, as disjoint intervals in order."""
+"""Sets of real numbers as sorted disjoint intervals: `(-∞,2)∪(3,∞)`, `x<2 or x>3`, `0<x≤1`, `x≠2`, `ℝ`."""
 
 from __future__ import annotations
 
 import re
 
+from .comparison import Interval, Region
 from .exact import Exact, Unreadable
-from .expression import evaluate, is_ambiguous
-from .meanings import Interval, Region
+from .expressions import evaluate, is_ambiguous
 
 MAX_INTERVALS = 16
 MAX_CHARS = 200
@@ -22,7 +22,7 @@ _RELATION = re.compile(r"[<>≤≥≠]")
 
 
 def read_region(text: str) -> Region | None:
-    """The set that a unified text describes, or None where it is none; `(1,2)` is one, though also a point."""
+    """The set that a unified text describes, or None; `(1,2)` is an interval here, though it may also be a point."""
     if len(text) > MAX_CHARS or not (
         text[:1] in "([" or _REALS.fullmatch(text) or not _SIGNS.isdisjoint(text)
     ):
@@ -40,7 +40,7 @@ def read_region(text: str) -> Region | None:
 
 
 def is_pair(text: str) -> bool:
-    """`(1,2)` and `[1,2]`: an interval, but maybe also a point or a list."""
+    """Whether the text is like `(1,2)` or `[1,2]`, which may also be a point or a list."""
     return text[0] + text[-1] in ("()", "[]") and _SIGNS.isdisjoint(text)
 
 
@@ -59,7 +59,7 @@ def _union(text: str, letter: str) -> Region:
 
 
 def _piece(text: str) -> tuple[tuple[Interval, ...], str]:
-    """One interval in brackets, one inequality, or all reals; with the letter where it is named."""
+    """One bracketed interval, one inequality, or all reals; with the variable if one is named."""
     if _REALS.fullmatch(text):
         return _ALL, ""
     member = _MEMBER.match(text)
@@ -96,7 +96,7 @@ def _inequality(text: str) -> tuple[tuple[Interval, ...], str]:
 
 
 def _half_line(left: str, sign: str, right: str) -> tuple[Interval, str]:
-    """The x with `left sign right`, for sides that are linear in one letter."""
+    """The solutions of `left sign right`, for sides that are linear in one letter."""
     if "∞" in left or "∞" in right or is_ambiguous(left) or is_ambiguous(right):
         raise Unreadable
     slope, rest, letter = _linear(evaluate(left) - evaluate(right))
@@ -107,7 +107,7 @@ def _half_line(left: str, sign: str, right: str) -> tuple[Interval, str]:
 
 
 def _linear(value: Exact) -> tuple[Exact, Exact, str]:
-    """(slope, rest, letter) of slope*letter + rest."""
+    """(slope, rest, letter) of slope * letter + rest."""
     letters = value.letters
     if len(letters) != 1:
         raise Unreadable
@@ -123,7 +123,7 @@ def _linear(value: Exact) -> tuple[Exact, Exact, str]:
 
 
 def _bound(text: str, infinite_sign: str) -> Exact | None:
-    """A number, or None for the infinity of this side."""
+    """A number, or None for infinity on this side."""
     text = text.strip()
     if "∞" in text:
         if text.replace("+", "") != f"{infinite_sign}∞":
@@ -132,7 +132,7 @@ def _bound(text: str, infinite_sign: str) -> Exact | None:
     if is_ambiguous(text):
         raise Unreadable
     value = evaluate(text)
-    value.approximate()  # Letters are no bounds.
+    value.approximate()  # Raises Unreadable if it contains letters.
     return value
 
 
@@ -144,7 +144,7 @@ def _is_proper(interval: Interval) -> bool:
 
 
 def _less(a: Exact, b: Exact) -> bool:
-    """Exactly equal values are equal; values whose floats agree though they differ are not ordered here."""
+    """Whether a < b; raises Unreadable if the values differ but their floats do not."""
     if a == b:
         return False
     difference = (a - b).approximate()
@@ -154,7 +154,7 @@ def _less(a: Exact, b: Exact) -> bool:
 
 
 def _lower(a: Interval, b: Interval) -> bool:
-    """Whether a begins before b."""
+    """Whether a starts before b."""
     if a[0] is None or b[0] is None:
         return a[0] is None and b[0] is not None
     return _less(a[0], b[0]) or (a[0] == b[0] and a[1] and not b[1])
@@ -182,7 +182,7 @@ def _ends_first(a: Interval, b: Interval) -> bool:
 
 
 def _disjoint(intervals: list[Interval]) -> tuple[Interval, ...]:
-    """In order, overlapping and touching ones joined; raises Unreadable for too many or none."""
+    """Sorted, with overlapping and touching intervals merged; raises Unreadable for none or too many."""
     if not 1 <= len(intervals) <= MAX_INTERVALS:
         raise Unreadable
     left, ordered = list(intervals), []

@@ -1,8 +1,7 @@
-"""Take the unit off the end of a unified text: `25π cm^2` is `25π` with the unit (("cm", 2),).
+"""Units and names: split `25π cm^2` into `25π` and (("cm", 2),), and normalise the left side of `m∠ABC = 50`.
 
-A unit is a product of powers, compared as it stands: 5 m and 500 cm are different answers, and so are 5 cm and
-5 cm^2. Only known units and a list of things that are often counted are units; any other word leaves the text
-unread.
+Units are products of powers and are never converted: 5 m and 500 cm are different answers, and so are 5 cm and
+5 cm^2. Only known units and a list of commonly counted things are units; any other word makes the text unreadable.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import re
 from typing import NamedTuple
 
 Unit = tuple[tuple[str, int], ...]
-"""((base, power), ...), sorted; empty where there is no unit."""
+"""((base, power), ...), sorted; empty without a unit."""
 PERCENT: Unit = (("%", 1),)
 
 _SPELLINGS = {
@@ -75,7 +74,7 @@ _THINGS = (
     "tile toy train tree triangle turn vertex video visitor way word worker"
 )
 _COUNTED = _THINGS.split()
-"""Things in the singular. No word may stand here that changes the number before it, like `dozen` or `pair`."""
+"""Things in the singular. Words that change the number, such as `dozen` or `pair`, must not be listed here."""
 _IRREGULAR = {"people": "person", "persons": "person", "person": "person", "children": "child", "men": "man",
               "women": "woman", "vertices": "vertex", "boxes": "box", "axes": "axis", "axis": "axis",
               "dishes": "dish", "classes": "class", "glasses": "glass", "buses": "bus", "families": "family",
@@ -124,21 +123,21 @@ _PIECE = re.compile(r"(°[CFT]?|[^\W\d_]+)\.?(?:\^\{?(-?[0-9])\}?)?|([/*])")
 _CHINESE_POWER = re.compile("^(平方|立方)(?=.)")
 _CURRENCY = re.compile(r"^(-?) ?([＄€£¥₹]) ?(?=[-0-9.(])")
 _SUM = re.compile(r"(?<=[^(*/^])[+-]")
-"""In `2 + 3 m` the letter is a variable."""
+"""After a sum, as in `2 + 3 m`, a single letter is a variable."""
 _TAIL_CHARS = 60
 
 
 class Measured(NamedTuple):
-    """A text without its unit; `unit` is empty where there was none."""
+    """A text without its unit; `unit` is empty if there was none."""
 
     text: str
     unit: Unit
     tied: bool = False
-    """The unit is written like a variable (`5m`), so it counts only where the other side names it too."""
+    """The unit is written like a variable (`5m`) and counts only if the other side has a unit."""
 
 
 def split_unit(text: str) -> Measured:
-    """Cut percent, a currency, or a known unit off; the whole text where no unit was recognised."""
+    """Remove a percent sign, a currency or a known unit; returns the whole text if none is recognised."""
     if text.endswith("%"):
         return Measured(text[:-1].rstrip(), PERCENT)
     currency = _CURRENCY.match(text)
@@ -162,7 +161,7 @@ def split_unit(text: str) -> Measured:
 
 
 def units_agree(given: Unit, truth: Unit) -> bool:
-    """The unit may be missing on one side; `20°` may be degrees of any kind."""
+    """Whether two units are equal; one may be missing, and `°` matches any kind of degree."""
     if not given or not truth or given == truth:
         return True
     pair = {given, truth}
@@ -170,7 +169,7 @@ def units_agree(given: Unit, truth: Unit) -> bool:
 
 
 def _parse(tail: str) -> Unit | None:
-    """`kg m/s^2`, `square feet`, `miles per hour`, `cm squared`; None where a word is not known."""
+    """Parse `kg m/s^2`, `square feet`, `miles per hour` or `cm squared`; None if a word is unknown."""
     total: dict[str, int] = {}
     sign, pending, last = 1, 1, ""
     for spelling, short in _PHRASES.items():
@@ -196,3 +195,65 @@ def _parse(tail: str) -> Unit | None:
         return None
     total.pop("", None)
     return tuple(sorted((base, power) for base, power in total.items() if power))
+
+
+_FUNCTION = r"\\?(?:sin|cos|tan|cot|sec|csc|log|ln)"
+_SYMBOL = re.compile(
+    rf"(?:{_FUNCTION} ?)?(?:m ?)?[∠△⊙]? ?(?:[A-Z]{{1,4}}|[A-Za-zα-ωΩ]|(?<=[∠ ])[0-9])"
+    r"(?:_ ?(?:\{[∠△]? ?[A-Za-z0-9]{1,6}\}|[A-Za-z0-9]))?'{0,3}(?:\([A-Za-z0-9α-ω,+ -]{1,12}\))?"
+)
+_RATIO = re.compile(r"([A-Z]{1,3}) ?([:/]) ?([A-Z]{1,3})")
+_QUANTITY_WORDS = (
+    "angle arc area average base chord circumference coordinates cost count degree diameter difference "
+    "distance edge height hypotenuse length measure mass maximum mean median minimum mode number percentage "
+    "perimeter point price probability product quotient radius range ratio side slope speed sum surface time "
+    "triangle volume weight width of the a an total lateral major minor shaded region circle rectangle square "
+    "sector cylinder cone sphere segment line"
+)
+_WORDS = frozenset(_QUANTITY_WORDS.split())
+_EMPTY_WORDS = frozenset(
+    ("answer", "value", "result", "the answer", "final answer", "the value", "the result")
+)
+_WORD = re.compile(r"[A-Za-z]+")
+_ARTICLES = frozenset(("the", "a", "an", "of"))
+MAX_CHARS = 48
+
+
+def read_name(text: str) -> str | None:
+    """A name in normal form; empty if it carries no information (`Answer = 5`), None if it is not a name."""
+    if not text or len(text) > MAX_CHARS:
+        return None
+    ratio = _RATIO.fullmatch(text)
+    if ratio:
+        return f"{_points(ratio.group(1))}:{_points(ratio.group(3))}"
+    if _SYMBOL.fullmatch(text):
+        plain = re.sub(r"[ {}\\]", "", text)
+        bare = re.fullmatch(r"(?:m(?=∠))?([∠△⊙]?)([A-Z]{1,4})", plain)
+        return bare.group(1) + _points(bare.group(2)) if bare else plain
+    if text.lower() in _EMPTY_WORDS:
+        return ""
+    words = text.split(" ")
+    if len(words) <= 6 and all(_is_word(word) for word in words):
+        return " ".join(
+            word if word.isupper() else word.lower() for word in words if word.lower() not in _ARTICLES
+        )
+    return None
+
+
+def names_agree(given: str, truth: str) -> bool:
+    """Whether two names are equal; one may be missing, `∠B` matches `∠ABC`, and `y` matches `f(x)`."""
+    if not given or not truth or given == truth:
+        return True
+    short, long = sorted((given, truth), key=len)
+    if (short, long) == ("y", "f(x)"):
+        return True
+    return len(short) == 2 and len(long) == 4 and short[0] == long[0] == "∠" and long[2] == short[1]
+
+
+def _is_word(word: str) -> bool:
+    return word.lower() in _WORDS or re.fullmatch("[∠△]?[A-Z]{1,4}", word) is not None
+
+
+def _points(letters: str) -> str:
+    """Normal order of point names: AB equals BA, ABC equals CBA; quadrilaterals keep their order."""
+    return min(letters, letters[::-1]) if len(letters) <= 3 else letters

@@ -1,30 +1,101 @@
-"""The reward of a response: is the answer in its box right, and does it follow the template?"""
+"""The reward of a response: is the answer in its box correct, and does the response follow the template?"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
 from pivot.types import Reward
 
-from .box import MAX_BOX_CHARS, SEARCHED_CHARS, follows_papo_format, follows_template, last_box, papo_box
-from .check import judge
-from .pool import Job, WorkerPool
-from .reason import Reason
+from .comparison import Quantity, Reading, Relation, agree
+from .library import to_latex
+from .pool import Job, Reason, WorkerPool
+from .reading import read
+from .response import MAX_BOX_CHARS, SEARCHED_CHARS, follows_papo_format, follows_template, last_box, papo_box
+
+MAX_ANSWER_CHARS = 2_000
+_TWO_FORMS = re.compile(r"(.+?)\s*\(\s*or\b(.+)\)[\s.]*", re.DOTALL | re.IGNORECASE)
+"""A ground truth that gives an alternative: `$x \\geq 2$ (or $x > 2$)`."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The outcome of a comparison and the path that decided: `fast` (one value or text), `structured`, `library`."""
+
+    reason: Reason | None
+    """None if only the library can decide."""
+    path: str
+    question: tuple[str, str] | None = None
+    """(given, answer) in LaTeX, for the library."""
+
+
+def check_answer(extracted: str, answer: str) -> Reason | None:
+    """Correct, wrong or unparsable; None if only the library can decide.
+
+    Pure and bounded: no code evaluation, no unbounded recursion, no process.
+    """
+    return judge(extracted, answer).reason
+
+
+def judge(extracted: str, answer: str) -> Verdict:
+    """Compare an extracted answer with the ground truth without the library."""
+    if len(extracted) > MAX_ANSWER_CHARS or len(answer) > MAX_ANSWER_CHARS:
+        return Verdict(Reason.CORRECT if extracted.strip() == answer.strip() else Reason.WRONG, "fast")
+    given, truth = read(extracted), read(answer)
+    if not given.text:
+        return Verdict(Reason.UNPARSABLE, "fast")
+    path = "structured" if _is_structured(truth) else "fast"
+    equal = agree(given, truth)
+    if equal is None:
+        return Verdict(None, "library", _question(given, truth))
+    if not equal and "(" in answer and _agrees_with_either_form(given, answer):
+        equal, path = True, "structured"
+    if equal:
+        return Verdict(Reason.CORRECT, path)
+    return Verdict(Reason.WRONG if given.readable else Reason.UNPARSABLE, path)
+
+
+def _agrees_with_either_form(given: Reading, answer: str) -> bool:
+    forms = _TWO_FORMS.fullmatch(answer)
+    return forms is not None and any(agree(given, read(form)) is True for form in forms.groups())
+
+
+def _is_structured(reading: Reading) -> bool:
+    return any(not isinstance(meaning, Quantity | Relation) for meaning in reading.meanings)
+
+
+def _question(given: Reading, truth: Reading) -> tuple[str, str]:
+    """The first pair of values that only the library can compare."""
+    pairs = (
+        (one, other)
+        for one in _body(given).meanings
+        for other in _body(truth).meanings
+        if one.agrees(other) is None
+    )
+    one, other = next(pairs)
+    assert isinstance(one, Quantity)
+    assert isinstance(other, Quantity)
+    return to_latex(one.value, one.source), to_latex(other.value, other.source)
+
+
+def _body(reading: Reading) -> Reading:
+    return reading.choice.body if reading.choice and reading.choice.body else reading
+
 
 Settled = tuple[Reason | Job, str]
-"""The outcome or the job that will have it, and the path that decides."""
+"""(outcome, or the library job that will have it; the path that decides)."""
 
 
 @dataclass(frozen=True)
 class Grader:
-    """One way of grading: what is taken from a response, how it is judged, and what the format is."""
+    """One set of grading rules: how the answer is extracted, how it is compared, and what the format is."""
 
     extract: Callable[[str], str | None]
-    """The answer that a response gives; None without a box."""
+    """Response -> its answer; None without a box."""
     settle: Callable[[str | None, str], Settled]
-    """(extracted, answer) -> how it is decided."""
+    """(extracted, answer) -> outcome or library job."""
     follows_format: Callable[[str], bool]
     max_chars: int
     """A longer box is `too long`."""
@@ -32,12 +103,15 @@ class Grader:
 
 
 class Verifier:
-    """Grades responses against answers; every call returns, whatever the model wrote.
+    """Grades responses against ground truths; every call returns, whatever the model wrote.
 
-    `pivot` decides nearly everything with `check_answer` in this process and asks math-verify about the
-    rest; `mathruler` gives PAPO's accuracy and format, for parity with its numbers. Libraries run in processes
-    of their own, started at the first need and ended with the `with` block. A question to one may take
-    `seconds` of processor time, 1.5 times that by the clock, and `megabytes` of memory.
+    `pivot` decides nearly everything in this process and asks math-verify about the rest; `mathruler` computes PAPO's
+    accuracy and format, for comparison with its published numbers. The libraries run in their own processes, which
+    start when first needed and end with the `with` block.
+
+    Args:
+        seconds: processor time per library call; the wall-clock limit is 1.5 times that.
+        megabytes: memory per library process.
 
     Example:
         with Verifier() as verifier:
@@ -62,14 +136,14 @@ class Verifier:
         self.close()
 
     def close(self) -> None:
-        """End the library's processes; a later call would start new ones."""
+        """End the library processes; a later call starts new ones."""
         self.pool.close()
 
     def grade(self, response: str, answer: str) -> Reward:
         return self.grade_many([response], [answer])[0]
 
     def grade_many(self, responses: Sequence[str], answers: Sequence[str]) -> list[Reward]:
-        """The rewards in the responses' order; what needs the library is asked in parallel."""
+        """One reward per response, in order; library calls run in parallel."""
         if len(responses) != len(answers):
             raise ValueError(f"{len(responses)} responses, but {len(answers)} answers")
         extracted = list(map(self._grader.extract, responses))
@@ -80,7 +154,7 @@ class Verifier:
         return list(map(self._reward, responses, extracted, settled))
 
     def look(self, response: str) -> tuple[float, str | None]:
-        """The format reward and the extracted answer, which is not graded."""
+        """The format reward and the extracted answer, without grading it."""
         return float(self._grader.follows_format(response)), self._shown(self._grader.extract(response))
 
     def _reward(self, response: str, extracted: str | None, settled: Settled) -> Reward:
@@ -101,7 +175,7 @@ class Verifier:
         return None if extracted is None or len(extracted) > self._grader.max_chars else extracted
 
 
-def _content(response: str) -> str | None:
+def _box_content(response: str) -> str | None:
     box = last_box(response)
     return None if box is None else box.content
 
@@ -119,7 +193,7 @@ def _settle_by_pivot(extracted: str | None, answer: str) -> Settled:
 
 
 def _settle_by_mathruler(extracted: str | None, answer: str) -> Settled:
-    """PAPO's way: mathruler decides everything, and a response without a box is graded as the text `None`."""
+    """As PAPO does: mathruler decides everything, and a response without a box is graded as the text `None`."""
     given = "None" if extracted is None else extracted
     if max(len(given), len(answer)) > SEARCHED_CHARS:
         return Reason.TOO_LONG, "fast"
@@ -127,7 +201,7 @@ def _settle_by_mathruler(extracted: str | None, answer: str) -> Settled:
 
 
 GRADERS: dict[str, Grader] = {
-    "pivot": Grader(_content, _settle_by_pivot, follows_template, MAX_BOX_CHARS, "math-verify"),
+    "pivot": Grader(_box_content, _settle_by_pivot, follows_template, MAX_BOX_CHARS, "math-verify"),
     "mathruler": Grader(papo_box, _settle_by_mathruler, follows_papo_format, SEARCHED_CHARS, "mathruler"),
 }
 """The values of `reward.grader`."""

@@ -4,12 +4,10 @@ Jobs and replies are JSON lines on standard input and output, one job at a time:
 
     {"id": 7, "given": "\\\\sin 30^\\\\circ", "answer": "\\\\frac{1}{2}"}   ->   {"id": 7, "equal": true}
 
-The process that is started imports the library once and never looks at a job. It forks a child that does,
-under a memory limit and with alarms that the kernel enforces, whatever the child is computing: one by
-processor time, so that a busy machine changes few rewards, and one by the clock. A child that dies is
-announced with `{"died": "timed out"}` or `{"died": "crashed"}` and replaced within milliseconds. Both end
-when their input does. Neither imports torch, and the trainer itself is never forked. `-P` keeps files in the
-working directory from being imported.
+The process imports the library once and forks a child that runs the jobs, with a memory limit and two kernel alarms:
+one on processor time, so that a busy machine changes few rewards, and one on wall-clock time. When a child dies, the
+parent sends `{"died": "timed out"}` or `{"died": "crashed"}` and forks a new one within milliseconds. Both exit when
+their input ends. Neither imports torch. `-P` keeps files in the working directory from being imported.
 """
 
 from __future__ import annotations
@@ -21,8 +19,10 @@ import signal
 import sys
 from collections.abc import Callable
 
-JOBS_A_CHILD = 2_000
-"""Then a fresh child takes over, so that the library's caches cannot grow for days."""
+from .library import load_math_verify
+
+JOBS_PER_CHILD = 2_000
+"""After this many jobs a new child takes over, which bounds the growth of the library's caches."""
 _ALARMS = (signal.SIGALRM, signal.SIGPROF)
 _RETIRED = 3
 _LIBRARY_ERRORS = (
@@ -34,17 +34,17 @@ _LIBRARY_ERRORS = (
     TypeError,
     ValueError,
 )
-"""What libraries raise on text that they cannot read; anything else ends the child."""
+"""What the libraries raise on text they cannot parse; any other exception ends the child."""
 _WARM_UP = ("\\sqrt{2+\\sqrt{3}}", "\\frac{\\sqrt{6}+\\sqrt{2}}{2}")
 
 Agree = Callable[[str, str], bool]
-"""(given, answer) -> whether they are the same."""
+"""(given, answer) -> whether they are equal."""
 
 
 def main() -> None:
     library, cpu_seconds, wall_seconds, megabytes = sys.argv[1:]
     agree = LIBRARIES[library]()
-    agree(*_WARM_UP)  # Every child inherits what the library builds at its first question.
+    agree(*_WARM_UP)  # Children inherit the caches that the first comparison fills.
     _send({"ready": True})
     while True:
         child = os.fork()
@@ -60,27 +60,21 @@ def main() -> None:
             _send({"died": "crashed"})
 
 
-def _math_verify() -> Agree:
-    from .symbolic import load
-
-    return load()
-
-
 def _mathruler() -> Agree:
     from mathruler.grader import grade_answer
 
     return grade_answer
 
 
-LIBRARIES: dict[str, Callable[[], Agree]] = {"math-verify": _math_verify, "mathruler": _mathruler}
-"""Library -> what imports it; a worker holds one of them."""
+LIBRARIES: dict[str, Callable[[], Agree]] = {"math-verify": load_math_verify, "mathruler": _mathruler}
+"""Library -> the function that imports it; a worker process uses one."""
 
 
 def _serve(agree: Agree, cpu_seconds: float, wall_seconds: float) -> int:
-    """Answer jobs until the input ends (0) or the child has had its share of them."""
+    """Run jobs until the input ends (returns 0) or `JOBS_PER_CHILD` are done."""
     for alarm in _ALARMS:
         signal.signal(alarm, signal.SIG_DFL)
-    for _ in range(JOBS_A_CHILD):
+    for _ in range(JOBS_PER_CHILD):
         line = sys.stdin.buffer.readline()
         if not line:
             return 0
@@ -96,13 +90,13 @@ def _serve(agree: Agree, cpu_seconds: float, wall_seconds: float) -> int:
 
 
 def _set_alarms(cpu_seconds: float, wall_seconds: float) -> None:
-    """Both kill the process unless they are set to 0 in time."""
+    """Set the two timers that kill the process; 0 disarms them."""
     signal.setitimer(signal.ITIMER_PROF, cpu_seconds)
     signal.setitimer(signal.ITIMER_REAL, wall_seconds)
 
 
 def _confine(megabytes: int) -> None:
-    """Bound the address space, forbid writing files and core dumps, and silence the library's warnings."""
+    """Limit the address space, forbid file writes and core dumps, and silence the library's warnings."""
     if sys.platform == "linux":
         resource.setrlimit(resource.RLIMIT_AS, (megabytes << 20, megabytes << 20))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))

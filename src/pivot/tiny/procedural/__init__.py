@@ -1,7 +1,7 @@
 """Endless visual reasoning problems, reproducible by (task, split, index).
 
-A problem's picture belongs to exactly one split: its content is hashed, and a draw whose hash belongs
-elsewhere is drawn again. Out-of-domain pictures look different by construction.
+A picture belongs to exactly one split: its content is hashed, and a problem whose hash belongs to another split is
+drawn again. Out-of-domain pictures look different by construction.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ TASKS: dict[str, type[Scene]] = {
 """Task -> its scenes. A new task is one file and one line here."""
 
 SPLITS = ("pretrain", "train", "validation", "test", "ood")
-"""`pretrain` made the shipped checkpoints, so that no later split was ever seen by them."""
+"""The shipped checkpoints were trained on `pretrain` alone and have seen no other split."""
 
 TYPICAL_SHARE = 0.3
-"""Of in-domain problems that have the level's typical answer by decree; out of domain there are none."""
+"""Share of in-domain problems that are given the level's typical answer; out of domain there are none."""
 
 _SPLIT_BY_TENTH = ("pretrain",) * 5 + ("train",) * 3 + ("validation", "test")
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """An image source that draws its picture when it is opened."""
+    """An image source that renders its picture when it is opened."""
 
     picture: Picture
 
@@ -88,21 +88,14 @@ def scene(task: str, split: str, index: int) -> Scene:
             return problem
 
 
-def dataset(
-    split: str, size: int, tasks: Sequence[str] | None = None, difficulty: int | None = None
-) -> Sequence[Prompt]:
-    """The first `size` problems of a split, the tasks taking turns; `difficulty` keeps one level only."""
+def dataset(split: str, size: int, tasks: Sequence[str] | None = None) -> Sequence[Prompt]:
+    """The first `size` problems of a split, the tasks in turn."""
     chosen = tuple(TASKS) if tasks is None else tuple(tasks)
     if not chosen:
         raise UserError("tasks is empty: name at least one of " + ", ".join(TASKS) + ".")
     for task in chosen:
         _check(task, split)
-    if difficulty is not None and difficulty not in LEVELS:
-        raise UserError(f"difficulty {difficulty} is unknown: choose one of {', '.join(map(str, LEVELS))}.")
-    turns = ((turn // len(chosen), chosen[turn % len(chosen)]) for turn in range(size))
-    if difficulty is None:
-        return [make(task, split, index) for index, task in turns]
-    return [make(task, split, index * len(LEVELS) + difficulty - 1) for index, task in turns]
+    return [make(chosen[turn % len(chosen)], split, turn // len(chosen)) for turn in range(size)]
 
 
 def solution(prompt: Prompt) -> str:
@@ -112,7 +105,7 @@ def solution(prompt: Prompt) -> str:
 
 
 def shortcut(prompt: Prompt) -> str:
-    """The response of somebody who doesn't look: the level's typical answer, with words to match."""
+    """A response that ignores the image: the level's typical answer."""
     task, split, index = _parse(prompt.id)
     problem = scene(task, split, index)
     return guess(problem, problem.typical_answer, random.Random(_digest("shortcut", prompt.id)))

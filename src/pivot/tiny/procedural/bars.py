@@ -30,7 +30,7 @@ from pivot.tiny.procedural.scene import Picture, Scene, Working
 
 NAMES = "ABCD"
 UNIT = 8
-"""Pixels a unit of height."""
+"""Pixels per unit of height."""
 FLOOR = 74
 HIGHEST = 9
 PITCH = 19

@@ -1,4 +1,4 @@
-"""A small white sheet to draw on: our own bitmap font and the few strokes that the tasks need."""
+"""A small white canvas with a bitmap font and the shapes that the tasks need."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import lru_cache
 from PIL import Image, ImageDraw
 
 SIZE = 84
-"""Pixels a side: 6 x 6 patches of 14, hence 3 x 3 image tokens."""
+"""Pixels per side: 6 x 6 patches of 14, hence 3 x 3 image tokens."""
 
 Colour = tuple[int, int, int]
 Point = tuple[int, int]
@@ -68,11 +68,11 @@ class Canvas:
         self._pen = ImageDraw.Draw(self.image)
 
     def number(self, text: str, centre: Point, ink: Colour = BLACK) -> None:
-        """A number to be read by the model: 10 x 14 pixels a digit."""
+        """A number to be read by the model: 10 x 14 pixels per digit."""
         self._text(text, centre, 2, ink)
 
     def name(self, text: str, centre: Point, ink: Colour = BLACK) -> None:
-        """A small label, 5 x 7 pixels a letter, for the human reader."""
+        """A small label, 5 x 7 pixels per letter, for human readers."""
         self._text(text, centre, 1, ink)
 
     def _text(self, text: str, centre: Point, scale: int, ink: Colour) -> None:

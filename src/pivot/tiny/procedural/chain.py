@@ -1,6 +1,6 @@
-"""Chains of thought in the paper's format, with filler words: what is perceived first, then the computation.
+"""Chains of thought in the paper's format, with filler words: first the percepts, then the computation.
 
-Three kinds: the right chain, the chain that follows from misperceived values, and the guess that never looks.
+There are three kinds: the correct chain, the chain computed from misperceived values, and the guess without looking.
 The last two are the bad habits of the shipped checkpoints.
 """
 
@@ -30,12 +30,12 @@ LINKS = (
 CHECKS = ("", "", "That seems right.", "I think that is fine.", "Good.")
 CLOSERS = ("The answer is", "So the answer is", "Hence it is", "It is")
 Words = Literal["none", "usual", "many"]
-"""How many filler words a chain has; `usual` is what the shipped checkpoints say."""
+"""How many filler words a chain has; the shipped checkpoints have `usual`."""
 GUESSES = ("so I would say", "so probably it is", "so I guess", "so it should be")
 
 
 def reasoning(scene: Scene, values: Sequence[int], rng: random.Random, words: Words = "usual") -> str:
-    """The response that names `values` as its percepts and computes with them, whether they are true or not.
+    """The response that states `values` as its percepts and computes with them, whether they are true or not.
 
     Example:
         <think> Let me look at the picture. I see angle A=40, angle B=70. Then 40+70=110, 180-110=70. </think>
@@ -64,7 +64,7 @@ def guess(scene: Scene, answer: int, rng: random.Random, words: Words = "usual")
 
 
 def _with_more_words(thought: list[str], rng: random.Random) -> list[str]:
-    """Two more openers in front and, after every sentence that says something, a check."""
+    """Two more openers in front, and a check after every sentence."""
     talk = CHECKS[2:]
     chatty = [sentence for said in thought for sentence in (said, rng.choice(talk))]
     return [*rng.sample(OPENERS, 2), *chatty]

@@ -1,4 +1,4 @@
-"""A clock whose short red hand jumps from hour to hour and whose long blue hand stands on a multiple of five.
+"""A clock whose short red hand jumps from hour to hour and whose long blue hand points at a multiple of five.
 
 Levels: 1 the hour some hours later; 2 the minutes to the next hour; 3 the minute some minutes later.
 Out of domain: a smaller clock, less centred, without numbers, the hands in other colours.

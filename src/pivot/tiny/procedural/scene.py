@@ -1,4 +1,4 @@
-"""What every task provides: a picture, a question, what is to be read, and the working from there."""
+"""What every task provides: a picture, a question, the values to read off, and the computation with them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import ClassVar, Self
 from PIL import Image
 
 LEVELS = (1, 2, 3)
-"""Difficulties; each task says in its docstring what they are."""
+"""Difficulties; each task describes them in its docstring."""
 
 
 class Picture(ABC):
-    """Everything that decides the pixels and nothing else: its `repr` is the key that assigns it a split."""
+    """Everything that determines the pixels and nothing else: its `repr` is hashed to assign it to a split."""
 
     @abstractmethod
     def render(self) -> Image.Image: ...
@@ -23,7 +23,7 @@ class Picture(ABC):
 
 @dataclass(frozen=True)
 class Working:
-    """The steps after the percepts, and where they lead.
+    """The computation after the percepts, and its result.
 
     Example:
         Working(steps=("40+70=110", "180-110=70"), answer=70)
@@ -38,25 +38,25 @@ class Scene(ABC):
     """One problem of a task: a picture and what is asked about it.
 
     A task is a subclass. Its class variables hold the language prior: the typical answer of a level is
-    made right in three in-domain problems of ten, so guessing it pays often but not reliably.
+    correct in three of ten in-domain problems, so guessing it often pays, but not reliably.
     """
 
     picture: Picture
     level: int
     wording: int
-    """Which of the phrasings the question has, 0, 1 or 2."""
+    """The phrasing of the question: 0, 1 or 2."""
 
     typical_answers: ClassVar[tuple[int, int, int]]
-    """The favourite answer at each level."""
+    """The most frequent answer at each level."""
     typical_percepts: ClassVar[tuple[int, ...]]
-    """Values that somebody who doesn't look would name; the first ones more readily."""
+    """Values that a response would state without looking; the first ones are more likely."""
     hunch: ClassVar[str]
     """The shortcut in words."""
 
     @classmethod
     @abstractmethod
     def draw(cls, rng: random.Random, level: int, *, ood: bool) -> Self:
-        """A random problem; `ood` takes the out-of-domain look and range."""
+        """A random problem; `ood` selects the out-of-domain appearance and range."""
 
     @property
     @abstractmethod
@@ -65,11 +65,11 @@ class Scene(ABC):
     @property
     @abstractmethod
     def percepts(self) -> tuple[tuple[str, int], ...]:
-        """What has to be read off the picture, in the order of the chain: (name, value)."""
+        """The values to read off the picture, in the order of the chain: (name, value)."""
 
     @abstractmethod
     def work(self, values: Sequence[int]) -> Working:
-        """The computation from percept values, true ones or not."""
+        """The computation from percept values, whether true or not."""
 
     @property
     def answer(self) -> int:

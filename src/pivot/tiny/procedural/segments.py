@@ -31,7 +31,7 @@ class Line(Picture):
     y: int
     shift: int
     over: bool
-    """The pieces' labels stand over the line, the whole under it; or the other way round."""
+    """The pieces' labels are above the line and the whole's below; or the other way round."""
     ink: Colour
 
     def render(self) -> Image.Image:

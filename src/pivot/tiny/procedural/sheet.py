@@ -1,4 +1,4 @@
-"""Contact sheets of the tasks for the human eye: `python -m pivot.tiny.procedural.sheet docs/images`."""
+"""Contact sheets of the tasks, for people to look at: `python -m pivot.tiny.procedural.sheet docs/images`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COLUMNS = 6
 
 
 def contact_sheet(task: str) -> Image.Image:
-    """First row in domain (train), second row out of domain; the levels 1, 2, 3 take turns."""
+    """First row in domain (train), second row out of domain; levels 1, 2, 3 in turn."""
     cell = SIZE * SCALE + MARGIN
     sheet = Image.new("RGB", (COLUMNS * cell + MARGIN, 2 * cell + MARGIN), (205, 205, 205))
     for row, split in enumerate(("train", "ood")):

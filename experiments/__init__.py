@@ -1,0 +1,1 @@
+"""Studies made with pivot; no part of the package."""

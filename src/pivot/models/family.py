@@ -1,0 +1,344 @@
+"""Everything that differs between families of vision-language models, behind one interface.
+
+A new family is one file with a subclass of `Family` and one line per model type in `FAMILIES`. It must say how an image
+is encoded and which tokens stand for it. All else has a default that runs Hugging Face's own forward: one row per
+response, prompts repeated in the cache. That gives exact numbers; faster implementations override it (`qwen_vl.py`).
+"""
+
+from __future__ import annotations
+
+import importlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
+
+import torch
+from PIL import Image
+from torch import Tensor, nn
+from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.cache_utils import Cache
+
+from pivot.data import template
+from pivot.errors import UserError
+from pivot.models.corruption import GREY, Canvas
+from pivot.models.decoding import Continuation, PrefilledPrompts, RepeatedContinuation
+from pivot.types import Prompt
+
+FAMILIES: dict[str, str | type[Family]] = {
+    "qwen2_vl": "pivot.models.qwen_vl:QwenVL",
+    "qwen2_5_vl": "pivot.models.qwen_vl:QwenVL",
+    "qwen3_vl": "pivot.models.qwen_vl:QwenVL",
+    "idefics3": "pivot.models.idefics3:Idefics3",
+    "smolvlm": "pivot.models.idefics3:Idefics3",
+}
+"""`model_type` of a model's config.json -> its family, or where to import it from."""
+
+Layout = Literal["tree", "repeated"]
+"""How responses are laid out in a forward pass: see `rows.py`."""
+
+CONTENT = "\N{OBJECT REPLACEMENT CHARACTER}content\N{OBJECT REPLACEMENT CHARACTER}"
+"""Stands for the user's text while the chat template is rendered."""
+
+
+def find_family(model_type: str) -> type[Family]:
+    """The family of a `model_type`; a UserError lists those there are."""
+    if model_type not in FAMILIES:
+        raise UserError(f"{model_type} models are not supported; expected one of {', '.join(FAMILIES)}")
+    found = FAMILIES[model_type]
+    if isinstance(found, str):
+        module, _, name = found.partition(":")
+        found = FAMILIES[model_type] = vars(importlib.import_module(module))[name]
+        assert not isinstance(found, str)
+    return found
+
+
+def register_family(model_type: str, family: type[Family]) -> None:
+    """Make a family from outside this package known in this process."""
+    FAMILIES[model_type] = family
+
+
+@dataclass(frozen=True)
+class EncodedImage:
+    """One image after the model's image processor."""
+
+    pixels: Tensor
+    """float32, normalised; the shape is the family's own."""
+    grid: tuple[int, ...]
+    """How the family cuts the image; decides the number of its tokens."""
+
+
+@dataclass(frozen=True)
+class EncodedPrompt:
+    """A prompt as the model reads it."""
+
+    prompt: Prompt
+    input_ids_L: Tensor
+    position_ids_AL: Tensor
+    """One or more position axes, as the family has them."""
+    next_position: int
+    """The position of the first response token, on every axis."""
+    images: tuple[EncodedImage, ...]
+
+    def __len__(self) -> int:
+        return int(self.input_ids_L.numel())
+
+    def with_images(self, images: tuple[EncodedImage, ...]) -> EncodedPrompt:
+        return replace(self, images=images)
+
+
+@dataclass(frozen=True)
+class ImageFeatures:
+    """What the language model receives for one image."""
+
+    tokens_ND: Tensor
+    layers_ND: tuple[Tensor, ...] = ()
+    """Further features that are added after the first layers of the language model, in families that do so."""
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return (self.tokens_ND, *self.layers_ND)
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(tensor.nbytes for tensor in self.tensors)
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Sizes of equal transformer layers."""
+
+    layers: int
+    hidden: int
+    intermediate: int
+    query_width: int
+    """Heads times head size."""
+    key_width: int
+    """Key heads times head size, of keys and of values."""
+
+
+class Family(ABC):
+    """What one family does with text, images and weights.
+
+    An instance belongs to one model's files. Methods that need weights take the model as an argument, because an engine
+    may hold them elsewhere (sharded over ranks) or not at all.
+    """
+
+    image_processor_class: ClassVar[Any]
+    """Hugging Face's PIL image processor: the one without torchvision."""
+    text_name: ClassVar[str] = "language_model"
+    """Name of the language model within `model.model`."""
+    vision_names: ClassVar[tuple[str, ...]]
+    """Names of the vision tower and what connects it to the language model, within `model.model`."""
+    shares_prefixes: ClassVar[bool] = False
+    """Whether sibling responses can share their prompt in one row (layout `tree`)."""
+
+    def __init__(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, image_processor: Any
+    ) -> None:
+        self.config: Any = model.config
+        self.tokenizer: Any = tokenizer
+        self.image_processor = image_processor
+        self.image_token_id: int = self.config.image_token_id
+        self.mean = torch.tensor(image_processor.image_mean).view(1, -1, 1, 1)
+        self.std = torch.tensor(image_processor.image_std).view(1, -1, 1, 1)
+
+    # Required --------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def encode_image(self, image: Image.Image) -> EncodedImage:
+        """One RGB image through the model's own resizing and normalisation."""
+
+    @abstractmethod
+    def placeholder_ids(self, grid: tuple[int, ...]) -> list[int]:
+        """The tokens that stand for an image in the prompt, with one image token per feature."""
+
+    @staticmethod
+    @abstractmethod
+    def image_limits(image_processor: Any) -> tuple[int, int]:
+        """Smallest and largest image area after resizing, in pixels."""
+
+    @staticmethod
+    @abstractmethod
+    def limit_images(image_processor: Any, min_pixels: int | None, max_pixels: int | None) -> None:
+        """Change these limits in place; None: leave one as it is."""
+
+    # Text ------------------------------------------------------------------------------------------------
+
+    def frame(self, starts_with_image: bool) -> tuple[str, str]:
+        """The chat template's text before and after the user's content."""
+        for content in (CONTENT, [{"type": "text", "text": CONTENT}]):
+            system = template.SYSTEM if content == CONTENT else [{"type": "text", "text": template.SYSTEM}]
+            messages = [{"role": "system", "content": system}, {"role": "user", "content": content}]
+            text = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+            before, found, after = str(text).partition(CONTENT)
+            if found:
+                return before, after
+        raise UserError("the model's chat template does not print the user's text")
+
+    def engine_placeholder_ids(self) -> list[int]:
+        """The tokens of an image for engines that expand them on their own, such as vLLM."""
+        return [self.image_token_id]
+
+    def banned_ids(self) -> list[int]:
+        """Tokens that must never be sampled: an image token in a response would break the next forward pass."""
+        return [self.image_token_id]
+
+    def positions(self, input_ids_L: Tensor, images: Sequence[EncodedImage]) -> Tensor:
+        """Position ids [axes, L] of a prompt."""
+        return torch.arange(input_ids_L.numel())[None]
+
+    # Images ----------------------------------------------------------------------------------------------
+
+    @property
+    def patch_size(self) -> int:
+        """Side of the ViT's patches, in pixels."""
+        return self.config.vision_config.patch_size
+
+    def grid_of(self, width: int, height: int) -> tuple[int, ...]:
+        """The grid of an image of this size."""
+        return self.encode_image(Image.new("RGB", (width, height))).grid
+
+    def resized(self, image: Image.Image) -> Image.Image:
+        """The image at the size at which other engines should receive it."""
+        return image
+
+    def processor_settings(self) -> dict[str, Any]:
+        """Settings that give another engine's image processor the same limits as this one."""
+        return {}
+
+    def blank_image(self) -> EncodedImage:
+        """A small image without content."""
+        return self.encode_image(Image.new("RGB", (32, 32), (int(GREY),) * 3))
+
+    def canvas(self, image: EncodedImage) -> Canvas:
+        """The image for a corruption. Default: `pixels` are tiles [tile, channel, height, width]."""
+        num_tiles, _, height, width = image.pixels.shape
+        rows, columns = height // self.patch_size, width // self.patch_size
+        row_H, column_W = torch.arange(height) // self.patch_size, torch.arange(width) // self.patch_size
+        patch_HW = row_H.clamp(max=rows - 1)[:, None] * columns + column_W.clamp(max=columns - 1)
+        tile_T = torch.arange(num_tiles)[:, None, None, None]
+        centre_N2 = torch.cartesian_prod(
+            (torch.arange(rows) + 0.5) / rows, (torch.arange(columns) + 0.5) / columns
+        )
+        return Canvas(
+            values=(image.pixels * self.std + self.mean) * 255.0,
+            patch=tile_T * (rows * columns) + patch_HW,
+            centre_N2=centre_N2.repeat(num_tiles, 1),
+        )
+
+    def repaint(self, image: EncodedImage, where: Tensor | bool, values: Tensor | float) -> EncodedImage:
+        """The image with other pixel values (0..255) in some places; both arguments broadcast against the canvas."""
+        pixels = torch.where(torch.as_tensor(where), self.normalised(values), image.pixels)
+        return replace(image, pixels=pixels)
+
+    def normalised(self, values: Tensor | float) -> Tensor:
+        """Pixel values 0..255 as the model receives them."""
+        return (torch.as_tensor(values) / 255.0 - self.mean) / self.std
+
+    def picture(self, image: EncodedImage) -> Image.Image:
+        """The encoded image turned back into a picture, for people to look at. Default: its first tile."""
+        return self._to_picture(self.canvas(image).values[0])
+
+    @staticmethod
+    def _to_picture(values_CHW: Tensor) -> Image.Image:
+        pixels_HWC = values_CHW.permute(1, 2, 0).round().clamp(0, 255).to(torch.uint8)
+        return Image.fromarray(pixels_HWC.contiguous().numpy())
+
+    # Weights ---------------------------------------------------------------------------------------------
+
+    @classmethod  # noqa: B027 - nothing to do by default
+    def prepare(cls, model: Any) -> None:
+        """Replace forwards by faster ones with the same results, in place."""
+
+    @classmethod
+    def text_model(cls, model: Any) -> Any:
+        return model.model.get_submodule(cls.text_name)
+
+    @classmethod
+    def adapter_targets(cls) -> str:
+        """Regular expression for the linear layers that low-rank adapters are added to."""
+        return rf"model\.{cls.text_name}\..*\.(q|k|v|o|gate|up|down)_proj"
+
+    @classmethod
+    def vision_parameters(cls, model: Any) -> Iterator[nn.Parameter]:
+        for name in cls.vision_names:
+            yield from model.model.get_submodule(name).parameters()
+
+    def layout(self, attention: str) -> Layout:
+        """The fastest layout for an attention kernel."""
+        return "tree" if self.shares_prefixes and attention == "sdpa" else "repeated"
+
+    def image_features(self, model: Any, images: Sequence[EncodedImage]) -> list[ImageFeatures]:
+        """All images through the vision tower in one call; differentiable where gradients are on."""
+        if not images:
+            return []
+        tokens_TND = self.tile_features(model, torch.cat([image.pixels for image in images]))
+        return [
+            ImageFeatures(tokens.flatten(0, 1))
+            for tokens in tokens_TND.split([len(image.pixels) for image in images])
+        ]
+
+    def tile_features(self, model: Any, pixels: Tensor) -> Tensor:
+        """Tiles [T, ...] -> [T, tokens, D]."""
+        pixels = pixels.to(model.device, model.dtype)
+        return model.model.get_image_features(pixels, return_dict=True).pooler_output
+
+    def embed(self, model: Any, input_ids_RL: Tensor, images: Sequence[ImageFeatures]) -> dict[str, Any]:
+        """Inputs of the language model: token embeddings, image features in the places of the image tokens."""
+        embeds_RLD = model.get_input_embeddings()(input_ids_RL)
+        if not images:
+            return {"inputs_embeds": embeds_RLD}
+        is_image_RL = input_ids_RL == self.image_token_id
+        tokens_ND = torch.cat([image.tokens_ND for image in images]).to(embeds_RLD.dtype)
+        return {"inputs_embeds": embeds_RLD.masked_scatter(is_image_RL[..., None], tokens_ND)}
+
+    def hidden(
+        self,
+        model: Any,
+        inputs: dict[str, Any],
+        position_ids_ARL: Tensor,
+        attention_mask: Tensor | None,
+        cache: Cache | None = None,
+    ) -> Tensor:
+        """Last hidden states [R, L, D]. Without a mask the rows are causal."""
+        return self.text_model(model)(
+            **inputs,
+            position_ids=self.text_positions(position_ids_ARL),
+            attention_mask=attention_mask,
+            past_key_values=cache,
+            use_cache=cache is not None,
+        ).last_hidden_state
+
+    def text_positions(self, position_ids_ARL: Tensor) -> Tensor:
+        """Position ids in the shape that the language model takes."""
+        return position_ids_ARL[0]
+
+    def prefill_mask(self, model: Any, seen_PL: Tensor) -> Tensor:
+        """Attention mask of left-padded prompts; `seen_PL` is False where padded."""
+        return seen_PL.long()
+
+    def continuation(
+        self, model: Any, prompts: PrefilledPrompts, num_samples: int, max_tokens: int
+    ) -> Continuation:
+        """Decodes `num_samples` responses per prompt, token by token."""
+        return RepeatedContinuation(self, model, prompts, num_samples)
+
+    # Sizes, for memory estimates -------------------------------------------------------------------------
+
+    @classmethod
+    def published_config(cls, name: str) -> tuple[str, PretrainedConfig] | None:
+        """Name and configuration of a published model whose files are not on this machine; None: unknown."""
+        return None
+
+    @classmethod
+    def vision_stack(cls, config: Any) -> Stack:
+        """The layers of the vision tower."""
+        vision = config.vision_config
+        width = vision.hidden_size
+        return Stack(vision.num_hidden_layers, width, vision.intermediate_size, width, width)
+
+    @classmethod
+    @abstractmethod
+    def patches_per_token(cls, config: Any) -> int:
+        """ViT patches that one image token of the language model stands for."""

@@ -1,0 +1,307 @@
+"""Qwen2-VL, Qwen2.5-VL and Qwen3-VL: M-RoPE positions, patches in merge blocks, and the fast forwards.
+
+Hugging Face's vision attention loops over images (and windows) one by one unless flash attention is installed. Segments
+of equal length are independent, so they go through one kernel call here; the result is the same. The language model
+shares prompts between sibling responses, both in training (`shared_prefix.py`) and in decoding (`decoding.py`).
+"""
+
+from __future__ import annotations
+
+import math
+import types
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from torch import Tensor, nn
+from transformers import AutoConfig, PretrainedConfig, Qwen2VLImageProcessorPil
+from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import (
+    Qwen2_5_VLVisionAttention,
+    apply_rotary_pos_emb_vision,
+)
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
+from transformers.models.qwen2_vl.modeling_qwen2_vl import VisionAttention as Qwen2VLVisionAttention
+from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLVisionAttention
+
+from pivot.models.corruption import Canvas
+from pivot.models.decoding import Continuation, PrefilledPrompts, SharedContinuation
+from pivot.models.family import EncodedImage, Family, ImageFeatures, Stack
+from pivot.models.shared_prefix import share_prefixes, shares_prefixes
+
+SEGMENTED_ATTENTION = (Qwen2VLVisionAttention, Qwen2_5_VLVisionAttention, Qwen3VLVisionAttention)
+VISION_TOKENS = ("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id")
+VISION_PADDING = "<|vision_pad|>"
+
+
+class QwenVL(Family):
+    """`EncodedImage.pixels` are patches [N, channels * frames * patch * patch]; `grid` is (frames, rows, columns)."""
+
+    image_processor_class: ClassVar[Any] = Qwen2VLImageProcessorPil
+    vision_names: ClassVar[tuple[str, ...]] = ("visual",)
+    shares_prefixes: ClassVar[bool] = True
+
+    def __init__(self, model: Any, tokenizer: Any, image_processor: Any) -> None:
+        super().__init__(model, tokenizer, image_processor)
+        self._rope_index = model.model.get_rope_index
+        self._merge: int = image_processor.merge_size
+
+    # Text ------------------------------------------------------------------------------------------------
+
+    def placeholder_ids(self, grid: tuple[int, ...]) -> list[int]:
+        return self._marked(math.prod(grid) // self._merge**2)
+
+    def engine_placeholder_ids(self) -> list[int]:
+        return self._marked(1)
+
+    def _marked(self, num_tokens: int) -> list[int]:
+        config = self.config
+        return [
+            config.vision_start_token_id,
+            *[self.image_token_id] * num_tokens,
+            config.vision_end_token_id,
+        ]
+
+    def banned_ids(self) -> list[int]:
+        settings = self.config.to_dict()
+        ids = {settings[name] for name in VISION_TOKENS if settings.get(name) is not None}
+        ids |= {i for text, i in self.tokenizer.get_added_vocab().items() if text == VISION_PADDING}
+        return sorted(ids)
+
+    def positions(self, input_ids_L: Tensor, images: Sequence[EncodedImage]) -> Tensor:
+        """M-RoPE: temporal, height, width."""
+        if not images:
+            return torch.arange(input_ids_L.numel()).expand(3, -1)
+        is_image_1L = (input_ids_L == self.image_token_id).int()[None]
+        grids = torch.tensor([image.grid for image in images])
+        positions_31L, _ = self._rope_index(
+            input_ids_L[None], mm_token_type_ids=is_image_1L, image_grid_thw=grids
+        )
+        return positions_31L[:, 0]
+
+    # Images ----------------------------------------------------------------------------------------------
+
+    @property
+    def patch_size(self) -> int:
+        return self.image_processor.patch_size
+
+    @staticmethod
+    def image_limits(image_processor: Any) -> tuple[int, int]:
+        size = image_processor.size
+        return size["shortest_edge"], size["longest_edge"]
+
+    @staticmethod
+    def limit_images(image_processor: Any, min_pixels: int | None, max_pixels: int | None) -> None:
+        limits = {"shortest_edge": min_pixels, "longest_edge": max_pixels}
+        given = {name: limit for name, limit in limits.items() if limit is not None}
+        image_processor.size = {**dict(image_processor.size), **given}
+
+    def processor_settings(self) -> dict[str, Any]:
+        low, high = self.image_limits(self.image_processor)
+        return {"size": {"shortest_edge": low, "longest_edge": high}}
+
+    def encode_image(self, image: Image.Image) -> EncodedImage:
+        out = self.image_processor(images=[image], return_tensors="pt")
+        return EncodedImage(out["pixel_values"].float(), tuple(out["image_grid_thw"][0].tolist()))
+
+    def grid_of(self, width: int, height: int) -> tuple[int, ...]:
+        width, height = self._resized_size(width, height)
+        return 1, height // self.patch_size, width // self.patch_size
+
+    def resized(self, image: Image.Image) -> Image.Image:
+        """At the size that `encode_image` resizes it to, with the same pixels."""
+        return image.resize(self._resized_size(*image.size), self.image_processor.resample)
+
+    def _resized_size(self, width: int, height: int) -> tuple[int, int]:
+        low, high = self.image_limits(self.image_processor)
+        factor = self.patch_size * self._merge
+        height, width = smart_resize(height, width, factor=factor, min_pixels=low, max_pixels=high)
+        return width, height
+
+    def blank_image(self) -> EncodedImage:
+        """The smallest there is: one token."""
+        size = self.mean.numel() * self.image_processor.temporal_patch_size * self.patch_size**2
+        return EncodedImage(torch.zeros(self._merge**2, size), (1, self._merge, self._merge))
+
+    def canvas(self, image: EncodedImage) -> Canvas:
+        """One frame [patch, colour, 1, pixel]: both frames of a still image are the same picture."""
+        _, rows, columns = image.grid
+        row_N, column_N = (
+            self._in_blocks(axis, rows, columns)
+            for axis in torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing="ij")
+        )
+        return Canvas(
+            values=(self._frames(image)[:, :, :1] * self.std + self.mean) * 255.0,
+            patch=torch.arange(len(image.pixels)).view(-1, 1, 1, 1),
+            centre_N2=torch.stack([(row_N + 0.5) / rows, (column_N + 0.5) / columns], 1),
+        )
+
+    def repaint(self, image: EncodedImage, where: Tensor | bool, values: Tensor | float) -> EncodedImage:
+        frames = torch.where(torch.as_tensor(where), self.normalised(values), self._frames(image))
+        return replace(image, pixels=frames.reshape(image.pixels.shape))
+
+    def picture(self, image: EncodedImage) -> Image.Image:
+        _, rows, columns = image.grid
+        merge, size = self._merge, self.patch_size
+        blocks = self.canvas(image).values.view(rows // merge, columns // merge, merge, merge, -1, size, size)
+        return self._to_picture(blocks.permute(4, 0, 2, 5, 1, 3, 6).reshape(-1, rows * size, columns * size))
+
+    def _frames(self, image: EncodedImage) -> Tensor:
+        """[patch, colour, frame, pixel]"""
+        return image.pixels.view(len(image.pixels), self.mean.shape[1], -1, self.patch_size**2)
+
+    def _in_blocks(self, values: Tensor, rows: int, columns: int) -> Tensor:
+        """[rows, columns] -> [patches] in the processor's order: merge block by merge block."""
+        merge = self._merge
+        return values.reshape(rows // merge, merge, columns // merge, merge).transpose(1, 2).flatten()
+
+    # Weights ---------------------------------------------------------------------------------------------
+
+    @classmethod
+    def prepare(cls, model: Any) -> None:
+        _batch_vision_attention(model)
+        _linear_patch_embedding(model)
+        share_prefixes(cls.text_model(model))
+
+    def image_features(self, model: Any, images: Sequence[EncodedImage]) -> list[ImageFeatures]:
+        if not images:
+            return []
+        patches = torch.cat([image.pixels for image in images]).to(model.device)
+        grids = torch.tensor([image.grid for image in images], device=model.device)
+        out = model.model.get_image_features(patches, grids, return_dict=True)
+        # Qwen3-VL's deepstack: features of earlier vision layers for the first layers of the language model.
+        deepstack = out.deepstack_features if "deepstack_features" in out else []
+        layers = [list(layer) for layer in deepstack or []]
+        return [
+            ImageFeatures(tokens, tuple(layer[index] for layer in layers))
+            for index, tokens in enumerate(out.pooler_output)
+        ]
+
+    def embed(self, model: Any, input_ids_RL: Tensor, images: Sequence[ImageFeatures]) -> dict[str, Any]:
+        inputs = super().embed(model, input_ids_RL, images)
+        layers = list(zip(*(image.layers_ND for image in images), strict=True))
+        if layers:
+            dtype = inputs["inputs_embeds"].dtype
+            inputs["visual_pos_masks"] = input_ids_RL == self.image_token_id
+            inputs["deepstack_visual_embeds"] = [torch.cat(layer).to(dtype) for layer in layers]
+        return inputs
+
+    def text_positions(self, position_ids_ARL: Tensor) -> Tensor:
+        return position_ids_ARL.expand(3, -1, -1)
+
+    def prefill_mask(self, model: Any, seen_PL: Tensor) -> Tensor:
+        """For sdpa bool [P, 1, L, L]: causal over the real tokens; padding sees itself alone."""
+        if not shares_prefixes(self.text_model(model)):
+            return super().prefill_mask(model, seen_PL)  # other kernels take no boolean mask
+        length = seen_PL.shape[1]
+        causal = torch.ones(length, length, dtype=torch.bool).tril()
+        return (causal & seen_PL[:, None, :] | torch.eye(length, dtype=torch.bool))[:, None]
+
+    def continuation(
+        self, model: Any, prompts: PrefilledPrompts, num_samples: int, max_tokens: int
+    ) -> Continuation:
+        return SharedContinuation(self, model, prompts, num_samples, max_tokens)
+
+    # Sizes -----------------------------------------------------------------------------------------------
+
+    @classmethod
+    def published_config(cls, name: str) -> tuple[str, PretrainedConfig] | None:
+        """Qwen2.5-VL as published with its 3B, 7B and 32B weights."""
+        for size in PUBLISHED:
+            if f"qwen2.5-vl-{size}".lower() in name.lower():
+                return f"Qwen2.5-VL-{size}", published_config(size)
+        return None
+
+    @classmethod
+    def vision_stack(cls, config: Any) -> Stack:
+        # Qwen2-VL names the tower's width embed_dim; its hidden_size is the language model's width.
+        values = config.vision_config.to_dict()
+        width = values.get("embed_dim", values["hidden_size"])
+        intermediate = values.get("intermediate_size", int(width * values.get("mlp_ratio", 4)))
+        return Stack(values["depth"], width, intermediate, query_width=width, key_width=width)
+
+    @classmethod
+    def patches_per_token(cls, config: Any) -> int:
+        return config.vision_config.spatial_merge_size**2
+
+
+def _batch_vision_attention(model: Any) -> None:
+    """One attention call for all segments of equal length, in place."""
+    if "flash" in (model.config.vision_config._attn_implementation or ""):
+        return
+    for module in model.modules():
+        if isinstance(module, SEGMENTED_ATTENTION):
+            module.forward = types.MethodType(_segmented_attention, module)
+
+
+def _segmented_attention(
+    self: Any,
+    hidden_states: Tensor,
+    cu_seqlens: Tensor,
+    position_embeddings: tuple[Tensor, Tensor],
+    **_: object,
+) -> Tensor:
+    num_patches = hidden_states.shape[0]
+    query, key, value = self.qkv(hidden_states).view(num_patches, 3, self.num_heads, -1).unbind(1)
+    query, key = apply_rotary_pos_emb_vision(query, key, *position_embeddings)
+    attended = torch.empty_like(query)
+    lengths = cu_seqlens.diff()
+    for length in lengths.unique().tolist():
+        first = cu_seqlens[:-1][lengths == length].long()
+        rows = (first[:, None] + torch.arange(length, device=first.device)).flatten()
+        # [segments, heads, length, head size]; if all segments are equally long, nothing is gathered.
+        whole = rows.numel() == num_patches
+        parts = (x if whole else x[rows] for x in (query, key, value))
+        q, k, v = (x.view(first.numel(), length, self.num_heads, -1).transpose(1, 2) for x in parts)
+        out = F.scaled_dot_product_attention(q, k, v, scale=self.scaling).transpose(1, 2)
+        out = out.reshape(rows.numel(), self.num_heads, -1)
+        attended = out if whole else attended.index_copy(0, rows, out)
+    return self.proj(attended.reshape(num_patches, -1))
+
+
+def _linear_patch_embedding(model: Any) -> None:
+    """Compute the patch embedding as a matrix product; Conv3d is slow on CPU."""
+    for module in model.modules():
+        if isinstance(dict(module.named_children()).get("proj"), nn.Conv3d):
+            module.forward = types.MethodType(_patch_product, module)
+
+
+def _patch_product(self: Any, hidden_states: Tensor) -> Tensor:
+    weight = self.proj.weight
+    return F.linear(hidden_states.to(weight.dtype), weight.flatten(1), self.proj.bias)
+
+
+PUBLISHED = {
+    "3B": {"hidden_size": 2048, "num_hidden_layers": 36, "num_attention_heads": 16, "num_key_value_heads": 2}
+    | {"intermediate_size": 11008, "vocab_size": 151936, "tie_word_embeddings": True},
+    "7B": {"hidden_size": 3584, "num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_heads": 4}
+    | {"intermediate_size": 18944, "vocab_size": 152064, "tie_word_embeddings": False},
+    "32B": {"hidden_size": 5120, "num_hidden_layers": 64, "num_attention_heads": 40, "num_key_value_heads": 8}
+    | {"intermediate_size": 27648, "vocab_size": 152064, "tie_word_embeddings": False},
+}
+"""Language model sizes of Qwen2.5-VL, for machines without the model's files."""
+PUBLISHED_VISION = {
+    "depth": 32,
+    "hidden_size": 1280,
+    "num_heads": 16,
+    "patch_size": 14,
+    "spatial_merge_size": 2,
+}
+PUBLISHED_VISION_INTERMEDIATE = {"3B": 3420, "7B": 3420, "32B": 3456}
+
+
+def published_config(size: str) -> PretrainedConfig:
+    text = PUBLISHED[size]
+    vision = {
+        **PUBLISHED_VISION,
+        "intermediate_size": PUBLISHED_VISION_INTERMEDIATE[size],
+        "out_hidden_size": text["hidden_size"],
+    }
+    return AutoConfig.for_model(
+        "qwen2_5_vl",
+        text_config={**text, "rope_scaling": {"mrope_section": [16, 24, 24], "rope_type": "default"}},
+        vision_config=vision,
+        tie_word_embeddings=text["tie_word_embeddings"],
+    )

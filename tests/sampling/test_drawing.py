@@ -1,0 +1,63 @@
+import numpy as np
+import pytest
+import torch
+
+from pivot.errors import UserError
+from pivot.sampling.base import Sampling
+from pivot.sampling.native import draw_tokens, keep_nucleus, uniform_stream
+
+NOTHING = torch.tensor([], dtype=torch.int64)
+
+
+def frequencies(logits, sampling, banned=NOTHING, draws=40_000):
+    uniform = torch.from_numpy(uniform_stream(5, draws))
+    tokens = draw_tokens(logits.expand(draws, -1), uniform, sampling, banned)
+    return np.bincount(tokens.numpy(), minlength=logits.numel()) / draws
+
+
+def test_draws_follow_the_distribution():
+    logits = torch.tensor([0.3, -1.0, 2.0, 0.0, -5.0])
+    expected = logits.softmax(-1).numpy()
+    assert np.abs(frequencies(logits, Sampling()) - expected).max() < 0.01
+
+
+def test_temperature_flattens_and_zero_takes_the_likeliest():
+    logits = torch.tensor([0.3, -1.0, 2.0])
+    expected = (logits / 2).softmax(-1).numpy()
+    assert np.abs(frequencies(logits, Sampling(temperature=2.0)) - expected).max() < 0.01
+    assert frequencies(logits, Sampling(temperature=0.0))[2] == 1.0
+
+
+def test_top_k_and_banned_tokens_are_never_drawn():
+    logits = torch.tensor([3.0, 2.0, 1.0, 0.0])
+    found = frequencies(logits, Sampling(top_k=2), banned=torch.tensor([0]))
+    assert found[0] == 0
+    assert found[3] == 0
+    assert abs(found[1] - np.e / (1 + np.e)) < 0.01
+
+
+def test_nucleus_by_hand():
+    probs = torch.tensor([[0.1, 0.5, 0.15, 0.25]])
+    assert keep_nucleus(probs, 0.5).tolist() == [[0.0, 0.5, 0.0, 0.0]]
+    kept = keep_nucleus(probs, 0.51)
+    torch.testing.assert_close(kept, torch.tensor([[0.0, 0.5, 0.0, 0.25]]))
+    torch.testing.assert_close(keep_nucleus(probs, 0.95), probs)
+
+
+def test_the_edges_of_the_unit_interval_hit_tokens_with_probability():
+    logits = torch.tensor([[-torch.inf, 0.0, 0.0, -torch.inf]] * 2)
+    edges = torch.tensor([0.0, 1.0 - 2**-53], dtype=torch.float64)
+    assert draw_tokens(logits, edges, Sampling(), NOTHING).tolist() == [1, 2]
+
+
+def test_streams_depend_on_their_key_alone():
+    assert (uniform_stream(7, 10) == uniform_stream(7, 20)[:10]).all()
+    assert (uniform_stream(7, 10) != uniform_stream(8, 10)).all()
+
+
+@pytest.mark.parametrize(
+    "bad", [{"temperature": -1}, {"top_p": 0}, {"top_p": 1.5}, {"top_k": -1}, {"max_tokens": 0}]
+)
+def test_settings_that_cannot_be_sampled_with_are_refused(bad):
+    with pytest.raises(UserError, match="expected temperature"):
+        Sampling(**bad)

@@ -125,7 +125,7 @@ def test_where_every_checkpoint_is_damaged_the_run_stops_and_deletes_nothing(ser
     ended = server.resume(run)
     assert ended.code == 2
     assert ended.said.count("optimizer.safetensors: checksum differs") == 2
-    assert "holds no checkpoint that can be used" in ended.said
+    assert "holds no usable checkpoint" in ended.said
     assert sorted(run.rglob("*")) == files
     assert repeatable_rows(run) == repeatable_rows(whole)
 

@@ -97,7 +97,8 @@ class Run:
         self.progress = Progress(
             config.train.steps, first_step=self.finished_steps + 1, quiet=quiet, stream=stream
         )
-        self.stopping = stopping or Stopping(config.checkpoint.stop_seconds)
+        # A request that is not made yet is false.
+        self.stopping = Stopping(config.checkpoint.stop_seconds) if stopping is None else stopping
         self._reason_of = reason_of or _reason_of
         self._more_trackers = trackers
         self.scores: dict[int, float] = {}

@@ -292,7 +292,7 @@ def test_servers_get_token_ids_images_and_a_seed_per_sample():
     assert len(client.requests) == 6
     assert len({request["sampling_params"]["seed"] for request in client.requests}) == 6
     first = client.requests[0]
-    assert first["prompt_ids"].count(tokenizer_only.encoder.image_token_id) == len(prompts[0].images) == 1
+    assert first["prompt_ids"].count(tokenizer_only.family.image_token_id) == len(prompts[0].images) == 1
     width, height = first["image_data"][0].size
     assert width % 28 == height % 28 == 0, "brought to its final size before the server sees it"
     response = found[0][1][0]

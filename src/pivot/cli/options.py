@@ -68,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("configuration (later ones win)")
     group.add_argument("--recipe", metavar="NAME", help=f"start from: {', '.join(recipes.names())}")
     group.add_argument("--config", metavar="FILE", help="a YAML, TOML or JSON file, or a run's config.json")
-    group.add_argument("--method", metavar="NAME", help="the method's preset; `pivot methods` lists them")
+    group.add_argument("--method", metavar="NAME", help="a method of `pivot methods`, or package.module:name")
     group.add_argument("--corruption", metavar="KIND", help="patch, grey or gaussian")
     group.add_argument("--steps", type=int, metavar="N", help="optimisation steps")
     group.add_argument("--seed", type=int, metavar="N", help="fixes the run bit for bit")

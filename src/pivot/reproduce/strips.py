@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from pivot.config.schema import all_fields
 from pivot.report.figures import COLOURS, STYLE
 from pivot.reproduce.cells import cell_config
 from pivot.reproduce.plan import Cell, Plan, Side, side_cells
@@ -120,8 +121,8 @@ def _swept(plan: Plan, results: Results, name: str, metric: str = "test") -> dic
     """Value -> its seeds; what is unchanged has the value of the arm's own configuration."""
     group = plan.groups[name]
     setting = group.vary[0].partition("=")[0].strip()
-    section, _, field = setting.partition(".")
-    own = getattr(getattr(cell_config(plan, Cell("main", group.arms[0])), section), field)
+    config = cell_config(plan, Cell("main", group.arms[0]))
+    own = next(info.value for info in all_fields(config) if info.path == setting)
     found: dict[str, np.ndarray] = {}
     for settings in group.variants():
         values = _seeds(results, Side(group.arms[0], "main", settings), group.seeds, metric)

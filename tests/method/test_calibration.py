@@ -12,7 +12,6 @@ from torch.nn.functional import softplus as softplus_margin
 from torch.testing import assert_close
 
 from pivot.method import (
-    anchor_logprob,
     calibration_loss,
     calibration_terms,
     count_anchored_tokens,
@@ -200,13 +199,6 @@ def test_the_mean_of_the_token_gap_is_the_length_normalised_gap(ragged) -> None:
         valid = batch.valid(i)
         if valid:
             assert_close(token_gap[i, valid].mean(), sequence_gap[i, valid[0]], equal_nan=True)
-
-
-def test_anchor_logprob_by_hand() -> None:
-    logprobs = torch.tensor([[-1.0, -3.0, math.nan], [math.nan] * 3])
-    mask = torch.tensor([[1.0, 1.0, 0.0], [0.0, 0.0, 0.0]])
-    assert_close(anchor_logprob(logprobs, mask), torch.tensor([-2.0, math.nan]), equal_nan=True)
-    assert anchor_logprob(logprobs, mask, total=True)[0].item() == -4.0
 
 
 def test_rounding_does_not_choose_the_slope_of_the_leaky_guide() -> None:

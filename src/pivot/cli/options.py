@@ -74,7 +74,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--config", metavar="FILE", help="a YAML, TOML or JSON file, such as a run's config.json"
     )
-    group.add_argument("--method", metavar="NAME", help="a method from `pivot methods`")
+    group.add_argument(
+        "--method", metavar="NAME", help="a method from `pivot methods`, or package.module:name"
+    )
     group.add_argument(
         "--corruption", metavar="KIND", help="image corruption: patch, grey, gaussian or module:function"
     )

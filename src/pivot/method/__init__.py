@@ -36,7 +36,7 @@ from pivot.method.objective import count_totals, objective
 from pivot.method.part import Bounds, LossTerm, Part, Totals
 from pivot.method.policy_loss import PolicyLoss, PolicyTerms, policy_loss, policy_terms
 from pivot.method.presets import PRESETS, preset, register_method
-from pivot.method.replay import Anchors, Replay, anchor_logprob, select_anchor
+from pivot.method.replay import Anchors, Replay, select_anchor
 from pivot.method.statistics import TokenStatistics, token_statistics
 from pivot.method.terms import (
     DoubleEntropy,
@@ -97,7 +97,6 @@ __all__ = [
     "absolute_support",
     "add_visual_advantage",
     "allocate_advantage",
-    "anchor_logprob",
     "anchor_mean_gap",
     "calibration_loss",
     "calibration_terms",

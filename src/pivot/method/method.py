@@ -107,8 +107,7 @@ class Method:
     @property
     def needs_anchors(self) -> bool:
         """Whether groups come with an anchor."""
-        compared = self.needs("anchor_logprob_B") or self.needs("anchor_logprobs_BT")
-        return compared or self.trains_on_experience or self.trains_on_targets
+        return any(self.needs(name) for name in ANCHOR_TENSORS)
 
     @property
     def trains_on_experience(self) -> bool:
@@ -146,7 +145,7 @@ class Method:
     def own_settings(self) -> dict[str, Any]:
         """The settings that can be changed: the fields of its parts, and the switches that add or remove parts."""
         names = {field.name for part in self.parts() for field in fields(part)} | SWITCHES
-        if isinstance(self.visual, VisualAllocation):
+        if type(self.visual) is VisualAllocation:
             names |= VARIANT_FIELDS
         return {name: value for name, value in self.settings().items() if name in names}
 
@@ -209,6 +208,9 @@ ANCHOR_USES: Mapping[str, type[LossTerm]] = {
 }
 """`anchor_use` -> its term."""
 
+ANCHOR_TENSORS = ("anchor_logprob_B", "anchor_logprobs_BT", "off_policy_B", "target_B")
+"""Tensors of a batch that exist where groups have anchors."""
+
 TERM_ORDER = (*WEIGHTED_TERMS, *ANCHOR_USES.values())
 """In which the terms are added up; a sum of floats depends on it."""
 
@@ -261,7 +263,7 @@ def _switched(method: Method, changes: Mapping[str, Any]) -> Method:
     terms = _weighted_terms(method.terms, changes)
     if "anchor_use" in changes:
         terms = _anchor_terms(terms, changes["anchor_use"])
-        anchored = changes["anchor_use"] != "none" or any(not isinstance(t, TERM_ORDER) for t in terms)
+        anchored = any(name in term.needs() for term in terms for name in ANCHOR_TENSORS)
         changed["anchors"] = (method.anchors or Anchors()) if anchored else None
     # The source of anchors decides whether they need replay: it is set along with the parts.
     anchors = changed.get("anchors", method.anchors)

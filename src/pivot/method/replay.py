@@ -6,12 +6,10 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import torch
 from torch import Tensor
 
-from pivot.method.numerics import valid_logprobs
 from pivot.method.part import ANY, Bounds, Part
-from pivot.method.shapes import check_floating, check_mask
+from pivot.method.shapes import check_floating
 
 
 def select_anchor(entropy_N: Tensor, dependency_N: Tensor, *, keep: float = 0.5) -> int:
@@ -41,27 +39,6 @@ def select_anchor(entropy_N: Tensor, dependency_N: Tensor, *, keep: float = 0.5)
     num_kept = max(1, math.floor(keep * len(entropies) + 1e-9))
     by_entropy = sorted(range(len(entropies)), key=lambda index: (entropies[index], -index))
     return max(by_entropy[:num_kept], key=lambda index: dependencies[index])
-
-
-@torch.no_grad()
-def anchor_logprob(logprobs_AT: Tensor, mask_AT: Tensor, *, total: bool = False) -> Tensor:
-    """log pi(y_exp) for the gap of Eq. 8: the mean over the anchor's tokens, or their sum (`seq_sum`).
-
-    Args:
-        logprobs_AT: [A, T], the anchors' token log-probabilities.
-        mask_AT: [A, T].
-        total: the sum instead of the mean.
-
-    Returns:
-        [A]; NaN for an anchor without tokens, which so counts as no anchor. No gradient.
-    """
-    check_floating("logprobs_AT", logprobs_AT, ("A", "T"))
-    check_mask("mask_AT", mask_AT, logprobs_AT.shape)
-    valid_AT = mask_AT.bool()
-    length_A = valid_AT.sum(dim=1)
-    sum_A = valid_logprobs(logprobs_AT, valid_AT).sum(dim=1)
-    value_A = sum_A if total else sum_A / length_A.clamp(min=1)
-    return value_A.masked_fill(length_A == 0, torch.nan)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Log-probability, entropy and KL of tokens straight from hidden states, one chunk of tokens at a time.
 
-Whole logits of 4,096 tokens over 151,936 words take 2.3 GiB a copy in float32, and autograd keeps several.
+Whole logits of 4,096 tokens over 151,936 words take 2.3 GiB per copy in float32, and autograd keeps several.
 Here neither forward nor backward holds more than a few [chunk, V] buffers; backward computes logits again.
 """
 
@@ -20,7 +20,7 @@ CHUNK_BYTES = 256 * 2**20
 
 
 class TokenStatistics(NamedTuple):
-    """What is known of each token, all [N] in float32 or better."""
+    """Statistics of each token, all [N] in float32 or better."""
 
     logprobs_N: Tensor
     """log p(y_t)."""

@@ -221,21 +221,22 @@ def test_a_pivot_step_trains_every_part_and_the_saved_folder_is_the_model(
     folder, make_trainer, remember_responses, tmp_path, picture
 ):
     trainer = make_trainer(folder)
+    policy = trainer.engine.policy
     remember_responses(trainer)
-    before = {name: p.detach().clone() for name, p in trainer.policy.trainable_parameters().items()}
+    before = {name: p.detach().clone() for name, p in policy.trainable_parameters().items()}
     outcome = trainer.step()
     trainer.judge.close()
     assert outcome.update is not None
     assert "calibration" in outcome.update.terms
-    assert any(group.replayed and group.anchor for group in outcome.batch.groups)
-    still = {n for n, p in trainer.policy.trainable_parameters().items() if torch.equal(p, before[n])}
+    assert any(group.replayed and group.anchor for group in outcome.groups)
+    still = {n for n, p in policy.trainable_parameters().items() if torch.equal(p, before[n])}
     assert not still
-    save_policy(trainer.policy, tmp_path / "saved")
+    save_policy(policy, tmp_path / "saved")
     again = load_policy(str(tmp_path / "saved"))
     y = torch.tensor([5, 6, 7])
     for prompt in prompts(picture):
         encoded = again.encoder.encode(prompt)
-        expected = plain_logprobs(trainer.policy.model, encoded, y)
+        expected = plain_logprobs(policy.model, encoded, y)
         assert torch.equal(expected, plain_logprobs(again.model, encoded, y))
 
 

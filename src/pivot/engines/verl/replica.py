@@ -13,10 +13,8 @@ from torch import Tensor
 from verl.workers.rollout.base import BaseRollout
 from verl.workers.rollout.replica import RolloutReplica, TokenOutput
 
-from pivot.models.corruption import Corruption, Corruptor
 from pivot.models.loading import ModelOptions, load_policy
-from pivot.sampling import SampleRequest, sample_responses
-from pivot.sampling.native import CHUNK
+from pivot.sampling import NativeSampler, SampleRequest
 from pivot.types import Prompt, Response
 
 
@@ -48,25 +46,8 @@ class RolloutServer:
         return TokenOutput(token_ids=[], extra_fields={"groups": groups, "global_steps": self.global_steps})
 
     def _sample(self, prompts: list[Prompt], request: SampleRequest) -> list[list[Response]]:
-        policy = self.policy
-        painter = Corruptor(policy.encoder, Corruption(kind="grey"), 0)
-        groups: list[list[Response]] = [[] for _ in prompts]
-        for start in range(0, len(prompts), CHUNK):
-            encoded = [policy.encoder.encode(prompt) for prompt in prompts[start : start + CHUNK]]
-            if request.blank:
-                encoded = [painter.corrupt(prompt, 0) for prompt in encoded]
-            policy.forget_features()
-            for index, responses in sample_responses(
-                policy,
-                encoded,
-                request.num_samples,
-                request.sampling,
-                key=request.key,
-                batch_tokens=request.batch_tokens,
-            ):
-                groups[start + index] = responses
-        policy.forget_features()
-        return groups
+        found = dict(NativeSampler(self.policy).sample(prompts, request))
+        return [found[i] for i in range(len(prompts))]
 
     async def load(self, weights: dict[str, Tensor], global_steps: int | None) -> None:
         """Replace all weights and forget everything computed with the old ones."""

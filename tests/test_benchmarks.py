@@ -86,6 +86,6 @@ def test_a_larger_image_is_more_work():
     sizes = {}
     for side in (84, 168):
         trainer = make_trainer("dapo", "fixed", work=Work(prompts=1, responses=2, image_side=side))
-        prompt = trainer.encoded(next(iter(trainer.sources.prompts.values())))
+        prompt = trainer.engine.prepare(next(iter(trainer.sources.prompts.values())))
         sizes[side] = sum(image.grid[1] * image.grid[2] for image in prompt.images)
     assert sizes[168] == 4 * sizes[84]

@@ -310,9 +310,9 @@ def test_a_real_run_and_its_comparison(show, tmp_path):
 
     small = ["train.steps=3", "train.prompts_per_step=4", "train.minibatch_prompts=2", "rollout.responses=4",
              "data.size=12", "data.validation_size=4", "eval.every=2", "eval.final_prompts=4", "eval.final_samples=2",
-             "log.rollouts_every=1", "method.warmup_share=0"]  # fmt: skip
-    for method in ("dapo", "pivot"):
-        config = apply_settings(recipes.get("tiny"), [f"method={method}", *small])
+             "log.rollouts_every=1"]  # fmt: skip
+    for method, own in (("dapo", []), ("pivot", ["method.warmup_share=0"])):
+        config = apply_settings(recipes.get("tiny"), [f"method={method}", *small, *own])
         train(config, tmp_path / method, quiet=True)
     lines = [json.loads(line) for line in (tmp_path / "pivot" / "metrics.jsonl").read_text().splitlines()]
     browser = show(write_report(tmp_path / "pivot", figures=False))

@@ -129,9 +129,9 @@ def test_varied_settings_make_arms_and_claims_compare_equal_values(planned):
         ("PIVOT, lr=1e-5", "DAPO, lr=1e-5"),
         ("PIVOT, lr=2e-5", "DAPO, lr=2e-5"),
     ]
-    combined, *_ = planned(PLAN + "vary: {train.lr: [1e-5, 2e-5], method.beta: [0.1, 0.2, 0.3]}\n")
+    combined, *_ = planned(PLAN + "vary: {train.lr: [1e-5, 2e-5], method.entropy_coef: [0.1, 0.2, 0.3]}\n")
     assert len(combined.arms) == 1 + 2 * 6
-    assert "PIVOT, lr=2e-5, beta=0.1" in combined.arms
+    assert "PIVOT, lr=2e-5, entropy_coef=0.1" in combined.arms
 
 
 def test_screening_trains_the_first_seed_everywhere_and_the_rest_at_the_best_value(planned):

@@ -125,7 +125,7 @@ def _anchor(
     if scored:
         import torch
 
-        from pivot.method.anchor import select_anchor
+        from pivot.method import select_anchor
 
         entropy_N, dependency_N = torch.tensor(
             [[c.entropy, c.dependency] for c in scored], dtype=torch.float64

@@ -64,8 +64,12 @@ class Target:
 
     @cached_property
     def config(self) -> Config | None:
-        """The run's configuration."""
-        return None if self.run is None else from_dict(json.loads((self.run / "config.json").read_bytes()))
+        """The run's configuration without its method: evaluating a model imports no code that its run names."""
+        if self.run is None:
+            return None
+        stored = json.loads((self.run / "config.json").read_bytes())
+        stored.pop("method", None)
+        return from_dict(stored)
 
     @cached_property
     def fingerprint(self) -> str:

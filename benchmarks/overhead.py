@@ -33,7 +33,7 @@ def main() -> int:
     names = ["dapo", *args.methods]
     turns = play([_start(name, args.threads) for name in names], args.rounds, args.warmups)
     print(
-        f"\n{'ms a trained group':20}"
+        f"\n{'ms per trained group':20}"
         + "".join(f"{phase:>9}" for phase in PHASES)
         + f"{'clock':>9}{'cpu':>9}"
     )

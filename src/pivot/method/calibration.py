@@ -61,7 +61,7 @@ def sequence_mean_gap(logprobs_BT: Tensor, anchor_logprob_B: Tensor, mask_BT: Te
 
 
 def sequence_sum_gap(logprobs_BT: Tensor, anchor_logprob_B: Tensor, mask_BT: Tensor) -> Tensor:
-    """Delta_i = log pi(y) - sg[log pi(y_exp)], Eq. 8 to the letter, from the anchor's *summed* log-probs."""
+    """Delta_i = log pi(y) - sg[log pi(y_exp)], the literal Eq. 8, from the anchor's *summed* log-probs."""
     total_B1 = _token_logprobs(logprobs_BT, mask_BT).sum(dim=1, keepdim=True)
     return (total_B1 - _anchor_B1(anchor_logprob_B, logprobs_BT)).expand(logprobs_BT.shape)
 

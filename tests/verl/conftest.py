@@ -17,7 +17,6 @@ SMALL = [
     "eval.every=0",
     "eval.final_prompts=0",
     "log.rollouts_every=2",
-    "method.warmup_share=0.1",
     "checkpoint.stop_seconds=600",
 ]
 
@@ -63,7 +62,8 @@ def start(tmp_path_factory):
     runs = []
 
     def make(name: str, *arguments: str, settings=()) -> Run:
-        given = [part for setting in (*SMALL, *settings) for part in ("--set", setting)]
+        replay = () if "dapo" in arguments else ("method.warmup_share=0.1",)
+        given = [part for setting in (*SMALL, *replay, *settings) for part in ("--set", setting)]
         out = folder / name
         resumed = "--resume" in arguments
         more = arguments if resumed else ("--engine", "verl", "--out", str(out), *arguments, *given)

@@ -12,6 +12,8 @@ from pivot.errors import UserError
 
 NULLS = ("null", "none", "None", "~")
 """How `--set` spells None."""
+AUTO = "auto"
+"""Another spelling of None for numbers, which then follow from something else."""
 
 
 def coerce(value: Any, hint: Any, path: str) -> Any:
@@ -19,9 +21,9 @@ def coerce(value: Any, hint: Any, path: str) -> Any:
 
     Numbers may be written as text ("1e-6" is text to YAML 1.1), whole numbers as 3.0, tuples as lists.
     """
-    if value is None and is_optional(hint):
-        return None
     plain = without_none(hint)
+    if is_optional(hint) and (value is None or (value == AUTO and plain in (int, float))):
+        return None
     if get_origin(plain) is tuple:
         if not isinstance(value, list | tuple):
             raise _mismatch(value, hint, path)

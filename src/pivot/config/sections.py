@@ -123,8 +123,9 @@ class RolloutConfig:
     """Sample more prompts than are missing, by the share that the filter dropped in recent steps."""
     recompute_logprobs: bool = False
     """Compute old log-probs and entropies in a separate forward pass instead of during decoding."""
-    batch_tokens: int = 65536
-    """Size of the key/value cache of a decoding batch, in tokens over all its sequences."""
+    batch_tokens: int | None = None
+    """Most tokens in the caches of the native sampler: prompts once, responses at full length; None (`auto`): what fits
+    into the GPU's free memory, 65536 on a CPU."""
 
 
 @dataclass(frozen=True)

@@ -332,6 +332,20 @@ class Family(ABC):
         return None
 
     @classmethod
+    def text_stack(cls, config: Any) -> Stack:
+        """The layers of the language model."""
+        text = config.get_text_config()
+        # Some configurations state the head size; others divide the width by the number of heads.
+        head = text.to_dict().get("head_dim") or text.hidden_size // text.num_attention_heads
+        return Stack(
+            layers=text.num_hidden_layers,
+            hidden=text.hidden_size,
+            intermediate=text.intermediate_size,
+            query_width=text.num_attention_heads * head,
+            key_width=text.num_key_value_heads * head,
+        )
+
+    @classmethod
     def vision_stack(cls, config: Any) -> Stack:
         """The layers of the vision tower."""
         vision = config.vision_config

@@ -48,8 +48,6 @@ class SampleRequest:
     """Seeds the draws together with the prompt's id and the sample's index; who draws does not matter."""
     blank: bool = False
     """Show grey canvases of the same size instead of the images, to measure the language prior."""
-    batch_tokens: int = 65536
-    """Tokens in the caches of one decoding batch; ignored by samplers that batch on their own."""
 
 
 class Sampler(Protocol):

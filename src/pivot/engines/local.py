@@ -86,6 +86,9 @@ class LocalEngine:
             "batch_tokens": self._sampler.batch_tokens,
         }
 
+    def read_images(self, prompts: Sequence[Prompt]) -> None:
+        self.encoder.read_images(prompts)
+
     def prepare(self, prompt: Prompt) -> EncodedPrompt:
         return self.encoder.encode(prompt)
 

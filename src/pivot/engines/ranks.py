@@ -80,6 +80,9 @@ class RanksEngine:
     def budgets(self) -> dict[str, int]:
         return {"micro_batch_tokens": self.packing.micro_batch_tokens}
 
+    def read_images(self, prompts: Sequence[Prompt]) -> None:
+        """The ranks read images themselves."""
+
     def prepare(self, prompt: Prompt) -> MeasuredPrompt:
         """Each image is opened once here, to find those that cannot be decoded."""
         known = self._measured.get(prompt.id)

@@ -6,8 +6,11 @@ model family is asked of `Family`.
 
 from __future__ import annotations
 
+import os
 from collections import OrderedDict
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -16,7 +19,7 @@ from PIL import Image
 from pivot.data import template
 from pivot.data.images import ImageError, open_rgb
 from pivot.errors import UserError
-from pivot.models.family import EncodedPrompt, Family
+from pivot.models.family import EncodedImage, EncodedPrompt, Family
 from pivot.types import Prompt
 
 
@@ -33,7 +36,9 @@ class PromptEncoder:
         self._specials = sorted(family.tokenizer.get_added_vocab(), key=len, reverse=True)
         self._cache: OrderedDict[str, EncodedPrompt] = OrderedDict()
         self._cache_bytes = 0
-        self.cache_limit = 512 * 2**20
+        self.cache_limit = 2 * 2**30
+        self._read: dict[int, tuple[EncodedImage, ...] | ImageError] = {}
+        """Images that `read_images` has read and `encode` has not taken yet, by the `id()` of their prompt."""
 
     @property
     def tokenizer(self) -> Any:
@@ -50,12 +55,11 @@ class PromptEncoder:
         if known is not None and known.prompt == prompt:
             self._cache.move_to_end(prompt.id)
             return known
-        try:
-            images = tuple(self.family.encode_image(open_rgb(source)) for source in prompt.images)
-        except ImageError as cause:
+        images = self._read.pop(id(prompt), None) or self._images(prompt)
+        if isinstance(images, ImageError):
             raise UnreadablePrompt(
-                f"prompt {prompt.id!r} has an image that cannot be used: {cause}"
-            ) from cause
+                f"prompt {prompt.id!r} has an image that cannot be used: {images}"
+            ) from images
         ids = torch.tensor(
             self._token_ids(prompt, [self.family.placeholder_ids(image.grid) for image in images])
         )
@@ -63,6 +67,25 @@ class PromptEncoder:
         encoded = EncodedPrompt(prompt, ids, positions, int(positions.max()) + 1, images)
         self._remember(encoded)
         return encoded
+
+    def read_images(self, prompts: Sequence[Prompt]) -> None:
+        """Decode and process the images of prompts that are encoded next, several at a time where there are cores."""
+        new = [p for p in prompts if p.images and p.id not in self._cache]
+        self._read = {}
+        if self._pool is not None and len(new) > 1:
+            self._read = dict(zip(map(id, new), self._pool.map(self._images, new), strict=True))
+
+    @cached_property
+    def _pool(self) -> ThreadPoolExecutor | None:
+        """Pillow and numpy work outside of Python's lock; one core is left to what is done meanwhile."""
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return ThreadPoolExecutor(min(cores - 1, 16)) if cores > 2 else None
+
+    def _images(self, prompt: Prompt) -> tuple[EncodedImage, ...] | ImageError:
+        try:
+            return tuple(self.family.encode_image(open_rgb(source)) for source in prompt.images)
+        except ImageError as broken:
+            return broken
 
     def count_tokens(self, prompt: Prompt) -> int:
         """The prompt's length, from the text and the images' sizes alone: no pixel is decoded."""
@@ -113,4 +136,4 @@ class PromptEncoder:
 
 
 def _num_bytes(encoded: EncodedPrompt) -> int:
-    return sum(image.pixels.nbytes for image in encoded.images) + encoded.input_ids_L.nbytes * 4
+    return sum(image.values.nbytes for image in encoded.images) + encoded.input_ids_L.nbytes * 4

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -60,12 +60,18 @@ def register_family(model_type: str, family: type[Family]) -> None:
 
 @dataclass(frozen=True)
 class EncodedImage:
-    """One image after the model's image processor."""
+    """One image after the model's image processor, as small as it can be kept."""
 
-    pixels: Tensor
-    """float32, normalised; the shape is the family's own."""
+    values: Tensor
+    """Pixel values 0..255 in a shape of the family's own: uint8, or float32 where a corruption leaves fractions."""
     grid: tuple[int, ...]
     """How the family cuts the image; decides the number of its tokens."""
+    family: Family = field(repr=False)
+
+    @property
+    def pixels(self) -> Tensor:
+        """float32, normalised, in the shape that the model takes."""
+        return self.family.model_pixels(self)
 
 
 @dataclass(frozen=True)
@@ -212,8 +218,8 @@ class Family(ABC):
         return self.encode_image(Image.new("RGB", (32, 32), (int(GREY),) * 3))
 
     def canvas(self, image: EncodedImage) -> Canvas:
-        """The image for a corruption. Default: `pixels` are tiles [tile, channel, height, width]."""
-        num_tiles, _, height, width = image.pixels.shape
+        """The image for a corruption. Default: `values` are tiles [tile, channel, height, width]."""
+        num_tiles, _, height, width = image.values.shape
         rows, columns = height // self.patch_size, width // self.patch_size
         row_H, column_W = torch.arange(height) // self.patch_size, torch.arange(width) // self.patch_size
         patch_HW = row_H.clamp(max=rows - 1)[:, None] * columns + column_W.clamp(max=columns - 1)
@@ -222,19 +228,25 @@ class Family(ABC):
             (torch.arange(rows) + 0.5) / rows, (torch.arange(columns) + 0.5) / columns
         )
         return Canvas(
-            values=(image.pixels * self.std + self.mean) * 255.0,
+            values=image.values.float(),
             patch=tile_T * (rows * columns) + patch_HW,
             centre_N2=centre_N2.repeat(num_tiles, 1),
         )
 
     def repaint(self, image: EncodedImage, where: Tensor | bool, values: Tensor | float) -> EncodedImage:
         """The image with other pixel values (0..255) in some places; both arguments broadcast against the canvas."""
-        pixels = torch.where(torch.as_tensor(where), self.normalised(values), image.pixels)
-        return replace(image, pixels=pixels)
+        if isinstance(values, float) and values.is_integer():
+            values = torch.tensor(int(values), dtype=torch.uint8)
+        painted = torch.where(torch.as_tensor(where), torch.as_tensor(values), image.values)
+        return replace(image, values=painted)
 
-    def normalised(self, values: Tensor | float) -> Tensor:
-        """Pixel values 0..255 as the model receives them."""
-        return (torch.as_tensor(values) / 255.0 - self.mean) / self.std
+    def model_pixels(self, image: EncodedImage) -> Tensor:
+        """The image as the model receives it: normalised as the processor does it, to the last bit."""
+        return (image.values / 255.0 - self.mean) / self.std
+
+    def pixel_values(self, pixels: Tensor) -> Tensor:
+        """The processor's output turned back into the pixel values 0..255 that it came from."""
+        return ((pixels.float() * self.std + self.mean) * 255.0).round().to(torch.uint8)
 
     def picture(self, image: EncodedImage) -> Image.Image:
         """The encoded image turned back into a picture, for people to look at. Default: its first tile."""
@@ -276,7 +288,7 @@ class Family(ABC):
         tokens_TND = self.tile_features(model, torch.cat([image.pixels for image in images]))
         return [
             ImageFeatures(tokens.flatten(0, 1))
-            for tokens in tokens_TND.split([len(image.pixels) for image in images])
+            for tokens in tokens_TND.split([len(image.values) for image in images])
         ]
 
     def tile_features(self, model: Any, pixels: Tensor) -> Tensor:

@@ -130,6 +130,7 @@ class Trainer:
     def _sample(self, drawn: Sequence[RolloutGroup], selection: Selection) -> list[RolloutGroup]:
         """The groups with their responses; a prompt whose image cannot be decoded is dropped."""
         with self.clock.phase("rollout"):
+            self.engine.read_images([group.prompt for group in drawn])
             groups = [group for group in drawn if self._prepare(group, selection)]
             plan, step = self.plan, selection.step
             request = SampleRequest(plan.responses, plan.sampling, (plan.seed, step))

@@ -62,8 +62,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "configuration", "In order of precedence: later options override earlier ones."
     )
     group.add_argument(
-        "--recipe", metavar="NAME",
-        help=f"the recipe to start from: {', '.join(recipes.names())} (default: `tiny` for the tiny model, else `default`)",
+        "--recipe",
+        metavar="NAME",
+        help=f"the recipe to start from: {', '.join(recipes.names())} (default: tiny for a tiny model, else default)",
     )
     group.add_argument(
         "--config", metavar="FILE", help="a YAML, TOML or JSON file, such as a run's config.json"
@@ -78,7 +79,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--seed", type=int, metavar="N", help="random seed; fixes the run on one machine")
     group.add_argument("--model", metavar="PATH", help="`tiny`, a model folder, or a hub id")
     group.add_argument(
-        "--data", metavar="NAME", help="training set: a known name, a hub id, a file or a folder; or A,B for several"
+        "--data",
+        metavar="NAME",
+        help="training set: a known name, a hub id, a file or a folder; or A,B for several",
     )
     group.add_argument(
         "--set",
@@ -96,9 +99,13 @@ def from_arguments(args: argparse.Namespace, *, needs_data: bool = False) -> Con
     if recipe is None and args.config is None:
         model = _last(args.settings, "model.path") or args.model
         recipe = recipes.for_model(model)
-        if recipe == recipes.REAL_RECIPE and needs_data and not (args.data or _last(args.settings, "data.train")):
+        if (
+            recipe == recipes.REAL_RECIPE
+            and needs_data
+            and not (args.data or _last(args.settings, "data.train"))
+        ):
             raise UserError(
-                f"--model {model} needs a training set: name it with --data, such as geometry3k or a file of your own, or "
+                f"--model {model} needs a training set: name it with --data, such as geometry3k or your own file, or "
                 "choose a --recipe."
             )
     shortcuts = Shortcuts(
@@ -118,7 +125,7 @@ def _last(settings: Sequence[str], path: str) -> str | None:
     return found[-1] if found else None
 
 
-def add_data_settings(parser: argparse.ArgumentParser) -> None:
+def add_data_settings(parser: argparse._ActionsContainer) -> None:
     """Add --set, which `data_settings` reads: the settings of `data` that `pivot train` has."""
     parser.add_argument(
         "--set",
@@ -134,7 +141,9 @@ def data_settings(args: argparse.Namespace) -> DataConfig:
     """The settings of `data` from --set."""
     for setting in args.settings:
         if not setting.strip().startswith("data."):
-            raise UserError(f"--set takes settings of `data` here, such as data.image_root=DIR, not {setting!r}.")
+            raise UserError(
+                f"--set takes settings of `data` here, such as data.image_root=DIR, not {setting!r}."
+            )
         if setting.strip().startswith(("data.train=", "data.weights=", "data.holdout=")):
             raise UserError(f"{setting.partition('=')[0]} is for training; it has no effect here.")
     config = apply_settings(Config(), args.settings)

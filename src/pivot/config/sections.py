@@ -64,7 +64,7 @@ class DataConfig:
     validation_size: int | None = 100
     """Prompts for validation during training; None: all."""
     holdout: float = 0.0
-    """Share of rows held out for validation, at most `validation_size`, if a set has no such split (not in the paper)."""
+    """Share of a set without a validation split that is held out, at most `validation_size` rows (not in the paper)."""
     image_column: str | None = None
     """Column with the images of a row; `a.b` is field b of column a. None: recognised. Empty: rows of text."""
     problem_column: str | None = None
@@ -176,7 +176,7 @@ class TrainConfig:
     steps: int = 75
     """Training steps (75 are 15 epochs of Geometry3K)."""
     epochs: int | None = None
-    """Passes over the training set, which decide `steps` when the run starts: epochs x (prompts // prompts_per_step)."""
+    """Passes over the data; if set, they decide `steps` at the start: epochs x (prompts // prompts_per_step)."""
     prompts_per_step: int = 384
     """N, prompts per step (Section 5.1)."""
     minibatch_prompts: int = 128

@@ -1,7 +1,7 @@
 """Rows that are conversations: TRL's messages and prompts, ShareGPT's conversations, verl's prompts.
 
-A conversation becomes one question: its only user turn. A system turn stays with the row, and the last assistant turn may
-hold the answer. Conversations with several user turns are bad rows, because a prompt has one turn.
+A conversation becomes one question: its only user turn. A system turn stays with the row, and the last assistant turn
+may hold the answer. Conversations with several user turns are bad rows, because a prompt has one turn.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Conversation:
 
 
 def read_conversation(turns: Any, column: str, cells: list[Any]) -> Conversation:
-    """The parts of a list of turns; `cells` are the row's images, for marks and image parts without one of their own."""
+    """The parts of a list of turns; `cells` are the row's images, for marks and for image parts without one."""
     if not isinstance(turns, list) or not turns:
         raise BadRow(f"{column} missing" if not turns else f"{column} is no list of turns")
     said: dict[str, list[Any]] = {SYSTEM: [], USER: [], ASSISTANT: []}
@@ -56,7 +56,9 @@ def read_conversation(turns: Any, column: str, cells: list[Any]) -> Conversation
             raise BadRow(f"{column} has an assistant turn before the user's")
         said[role].append(content)
     if len(said[USER]) != 1:
-        raise BadRow(f"{column} does not have exactly one user turn ({len(said[USER])} of {len(turns)} turns)")
+        raise BadRow(
+            f"{column} does not have exactly one user turn ({len(said[USER])} of {len(turns)} turns)"
+        )
     question, images = _question(said[USER][0], column, cells)
     if not question.replace(IMAGE_MARK, "").strip():
         raise BadRow(f"{column} has no text in the user's turn")
@@ -130,7 +132,9 @@ def _text(content: Any, column: str) -> str:
         parts = [part.get("text") if isinstance(part, Mapping) else part for part in content]
         kinds = [part.get("type") for part in content if isinstance(part, Mapping)]
         if unknown := [kind for kind in kinds if kind not in (None, "text", "input_text")]:
-            raise BadRow(f"{column} has a part that is neither text nor an image of the user ({unknown[0]!r})")
+            raise BadRow(
+                f"{column} has a part that is neither text nor an image of the user ({unknown[0]!r})"
+            )
         content = "".join(parts) if all(isinstance(part, str) for part in parts) else None
     if not isinstance(content, str):
         raise BadRow(f"{column} has a turn without text")

@@ -125,9 +125,7 @@ def _from_text(text: str | None, column: str) -> str:
     return found
 
 
-def _described(
-    question: str, answer: str | None, image: str, is_chat: bool, columns: tuple[str, ...]
-) -> str:
+def _described(question: str, answer: str | None, image: str, is_chat: bool, columns: tuple[str, ...]) -> str:
     if is_chat and has_column(columns, "reward_model"):
         kind = "verl prompts"
     elif is_chat:

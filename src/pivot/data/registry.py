@@ -143,7 +143,9 @@ def _set_name(path: Path) -> str:
 def _custom(name: str, spec: DataSpec) -> Format:
     """A set that is recognised by its columns; InterGPS's folders are known without a name too."""
     folder = Path(spec.path).expanduser() if spec.path else None
-    is_intergps = folder is not None and folder.is_dir() and next(folder.glob("**/data.json"), None) is not None
+    is_intergps = (
+        folder is not None and folder.is_dir() and next(folder.glob("**/data.json"), None) is not None
+    )
     return Format(
         name=name, hub_id=spec.name, split="train", layouts=GEOMETRY3K.layouts[1:] if is_intergps else ()
     )

@@ -119,7 +119,7 @@ def _split_files(
         if not chosen and (patterns or any(map(split_of, files))):
             names = ", ".join(file.name for file in files[:_NAMED])
             raise UserError(
-                f"{folder} has no file for split {split!r} but has {names}: give one of these files instead of the folder."
+                f"{folder} has no file for split {split!r} but has {names}: name one of these files instead."
             )
         return tuple(chosen or files)
     raise UserError(f"{folder} contains no {', '.join(SUFFIXES)} file and no InterGPS problem folders.")
@@ -331,7 +331,7 @@ def download(
         ) from unreachable
     if not any(path.is_file() for path in Path(folder).rglob("*")):
         raise UserError(
-            f"{hub_id} has no file that matches {', '.join(patterns)}: choose another split with --set data.split=NAME, "
+            f"{hub_id} has no file that matches {', '.join(patterns)}: choose another with --set data.split=NAME, "
             f"or run `{command}` and name the folder with --set data.path=DIR."
         )
     return HubFiles(Path(folder), Path(folder).parent.parent)

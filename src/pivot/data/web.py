@@ -1,7 +1,8 @@
 """Images that rows name by URL, downloaded only where the user allows it (`data.allow_urls`).
 
-A row of a data set must not make this machine talk to its own network: every address that a host name stands for must be
-public, the connection goes to an address that was checked, and each redirect is checked again. Time and size are bounded.
+A row of a data set must not make this machine talk to its own network: every address that a host name stands for must
+be public, the connection goes to an address that was checked, and each redirect is checked again. Time and size are
+bounded.
 """
 
 from __future__ import annotations

@@ -89,8 +89,8 @@ def _assemble(model: Any, tokenizer: Any, processor: Any, options: ModelOptions)
     except (ValueError, jinja2.TemplateError) as cause:
         reason = "it has none" if tokenizer.chat_template is None else str(cause).strip().splitlines()[0]
         raise UserError(
-            f"the chat template of {tokenizer.name_or_path} cannot be used ({reason}); put the model's chat_template.jinja "
-            "into its folder"
+            f"the chat template of {tokenizer.name_or_path} cannot be used ({reason}); put the model's "
+            "chat_template.jinja into its folder"
         ) from cause
     return Policy(model, tokenizer, encoder)
 
@@ -118,14 +118,14 @@ def resolve_model(name: str) -> str:
         raise UserError(f"the model folder {name} does not exist")
     if "/" not in name:
         raise UserError(
-            f"there is no model {name!r}.{did_you_mean(name, TINY)} Give {', '.join(TINY)}, a model folder, a run's folder "
-            "or a hub id (owner/name)."
+            f"there is no model {name!r}.{did_you_mean(name, TINY)} Give {', '.join(TINY)}, a model folder, a run's "
+            "folder or a hub id (owner/name)."
         )
     return name
 
 
 def cached_if_offline(path: str) -> str:
-    """The folder of a hub id in the local cache if the hub cannot be reached, without retries; else the path unchanged."""
+    """If the hub cannot be reached, a hub id's folder in the local cache, without retries; else the path unchanged."""
     if Path(path).is_dir() or hub.is_reachable():
         return path
     from huggingface_hub import snapshot_download

@@ -65,9 +65,7 @@ def _front_matter(config: Config) -> str:
 
 
 def _title(config: Config) -> str:
-    return (
-        f"{Path(config.model.path).name} trained with {config.method.name} on {_data_names(config)}"
-    )
+    return f"{Path(config.model.path).name} trained with {config.method.name} on {_data_names(config)}"
 
 
 def _method(config: Config, steps: int) -> str:
@@ -81,7 +79,8 @@ def _method(config: Config, steps: int) -> str:
         trained += ", the vision tower frozen"
     return (
         f"Trained from `{base}` by reinforcement learning with verifiable rewards: method `{config.method.name}`, "
-        f"{steps} of {config.train.steps} steps, {trained}. Data: `{config.data.title}`, split `{config.data.split or 'train'}`"
+        f"{steps} of {config.train.steps} steps, {trained}. Data: `{config.data.title}`, split "
+        f"`{config.data.split or 'train'}`"
         f"{'' if config.data.size is None else f', at most {config.data.size} prompts'}. "
         f"Written by pivot-rl {__version__}; `pivot methods` describes the method."
     )
@@ -167,7 +166,9 @@ def _data_names(config: Config) -> str:
 
 def _data_ids(config: Config) -> list[str]:
     """The hub ids of the training sets that have one."""
-    found = [TRAINING_SETS[name].hub_id if name in TRAINING_SETS else _hub_id(name) for name in config.data.sets]
+    found = [
+        TRAINING_SETS[name].hub_id if name in TRAINING_SETS else _hub_id(name) for name in config.data.sets
+    ]
     return [hub_id for hub_id in found if hub_id is not None]
 
 

@@ -72,8 +72,8 @@ class Evaluation:
             return Prompts(f"{Path(name).stem}-holdout", {p.id: p for p in kept}) if kept else None
         if self._is_whole(name):
             self.progress.say(
-                f"{name} has no split {split!r}, so nothing is held out: set data.validation=FILE or data.holdout=0.05 for "
-                "a validation set"
+                f"{name} has no split {split!r}, so nothing is held out: set data.validation=FILE or data.holdout=0.05 "
+                "for a validation set"
             )
             return None
         try:

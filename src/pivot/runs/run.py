@@ -311,8 +311,8 @@ def summary_of(config: Config) -> str:
     train, rollout = config.train, config.rollout
     duration = f"{train.steps} steps" if train.epochs is None else f"{train.epochs} epochs"
     return (
-        f"recipe {config.recipe}: lr {train.lr:g}, {config.model.dtype}, {duration}, {train.prompts_per_step} prompts x "
-        f"{rollout.responses} responses per step, at most {rollout.max_tokens} tokens per response"
+        f"recipe {config.recipe}: lr {train.lr:g}, {config.model.dtype}, {duration}, {train.prompts_per_step} prompts "
+        f"x {rollout.responses} responses per step, at most {rollout.max_tokens} tokens per response"
     )
 
 

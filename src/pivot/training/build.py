@@ -13,8 +13,8 @@ from pivot.rewards.judge import FunctionJudge, Judge, VerifierJudge
 from pivot.sampling import Sampling
 from pivot.training.anchors import AnchorSelector
 from pivot.training.clock import PhaseClock
-from pivot.training.prompts import expert_demonstrations
 from pivot.training.mixture import fresh_stream
+from pivot.training.prompts import expert_demonstrations
 from pivot.training.selection import Sources
 from pivot.training.trainer import StepPlan, Trainer
 from pivot.types import Prompt

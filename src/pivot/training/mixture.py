@@ -19,7 +19,7 @@ class MixedStream:
     """
 
     def __init__(self, streams: Sequence[FreshStream], weights: Sequence[float]) -> None:
-        assert len(streams) == len(weights) and all(weight > 0 for weight in weights)
+        assert len(streams) == len(weights)
         self._streams, self._weights = list(streams), list(weights)
         self._taken = [0] * len(streams)
 
@@ -47,7 +47,9 @@ class MixedStream:
             stream.load_state_dict(saved)
 
 
-def fresh_stream(sets: Sequence[Sequence[str]], weights: Sequence[float], seed: int) -> FreshStream | MixedStream:
+def fresh_stream(
+    sets: Sequence[Sequence[str]], weights: Sequence[float], seed: int
+) -> FreshStream | MixedStream:
     """One stream over all prompts, or one per set where there are weights."""
     if not weights or len(sets) == 1:
         return FreshStream([prompt_id for ids in sets for prompt_id in ids], seed)

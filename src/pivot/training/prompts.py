@@ -20,6 +20,7 @@ from pivot.seeding import stable_seed
 from pivot.tiny import procedural
 from pivot.types import Prompt
 
+
 @dataclass
 class Prompts:
     """A set of prompts by id, and notes on what was left out."""
@@ -61,9 +62,13 @@ def _notes(found: DataSet) -> tuple[str, ...]:
         notes.append(f"{len(found.skipped)} of {len(found.rows)} rows left out ({named}{more})")
     texts = sum(not prompt.images for prompt in found.prompts)
     if texts:
-        notes.append(f"{texts} of {len(found.prompts)} rows of {found.name} have no image and are trained as text")
+        notes.append(
+            f"{texts} of {len(found.prompts)} rows of {found.name} have no image and are trained as text"
+        )
     if found.num_duplicates:
-        notes.append(f"{found.num_duplicates} rows of {found.name} repeat an id or a whole row; all are kept, numbered #2, #3, ...")
+        notes.append(
+            f"{found.num_duplicates} rows of {found.name} repeat an id or a row; all are kept, numbered #2, #3, ..."
+        )
     return tuple(notes)
 
 
@@ -76,7 +81,7 @@ def training_prompts(config: Config) -> Prompts:
     for name in data.sets:
         found = _unlike(load_prompts(name, data.split or "train", data.size, data), names)
         names.append(found.name)
-        if _wants_holdout(config) and not _has_validation(name, data):
+        if _wants_holdout(config) and not has_validation(name, data):
             found, held_out[name] = hold_out(found, data.holdout, data.validation_size)
         merged.by_id |= found.by_id
         merged.notes += found.notes
@@ -84,7 +89,9 @@ def training_prompts(config: Config) -> Prompts:
     prompts = replace(merged, name=" and ".join(names), sets=sets, held_out=held_out)
     need = config.train.prompts_per_step
     if len(prompts) < need:
-        raise UserError(f"{prompts.name} has {len(prompts)} training prompts, but {too_few(len(prompts), config)}")
+        raise UserError(
+            f"{prompts.name} has {len(prompts)} training prompts, but {too_few(len(prompts), config)}"
+        )
     return prompts
 
 
@@ -114,7 +121,7 @@ def _wants_holdout(config: Config) -> bool:
     return config.data.holdout > 0 and config.data.validation is None and is_measured
 
 
-def _has_validation(name: str, data: DataConfig) -> bool:
+def has_validation(name: str, data: DataConfig) -> bool:
     """Whether a set has a validation split of its own."""
     if is_procedural(name):
         return True
@@ -147,8 +154,8 @@ def hold_out(prompts: Prompts, share: float, most: int | None) -> tuple[Prompts,
     if not held_out:
         return prompts, []
     note = (
-        f"{len(held_out)} of {len(prompts)} rows of {prompts.name} are held out for validation, because it has no split "
-        "for it (data.holdout=0 trains on all)"
+        f"{len(held_out)} of {len(prompts)} rows of {prompts.name} are held out for validation, because it has no "
+        "split for it (data.holdout=0 trains on all)"
     )
     return prompts.without(ids, note), held_out
 

@@ -148,7 +148,7 @@ def row(**changes: object) -> dict[str, object]:
         (row(problem="<image><image>Find x."), "marks do not match images (2 <image> marks, 1 images)"),
         (
             row(problem="A literal <image> here.", images=[]),
-            "marks do not match images (1 <image> marks, 0 images)",
+            "image missing",
         ),
         (row(images=["data:image/png;base64,@@@"]), "image is not valid base64"),
         (row(problem="\ud800 x"), "problem is not valid Unicode ('\\ud800 x')"),

@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
             print(printable(json.dumps(describe(row), ensure_ascii=False)))
     else:
         _print_table(data, SHOWN if args.limit is None else args.limit)
-        if is_training(args) and data.prompts:
+        if is_training(args) and data.prompts and args.limit is None:
             print(printable(_training_use(args.name, data, settings)))
     return 0
 
@@ -130,7 +130,7 @@ def whole_text(prompt: Prompt) -> str:
         segment if isinstance(segment, str) else "<|vision_start|><|image_pad|><|vision_end|>"
         for segment in template.segments(prompt)
     )
-    system = f"<|im_start|>system\n{template.SYSTEM}<|im_end|>\n"
+    system = f"<|im_start|>system\n{prompt.system or template.SYSTEM}<|im_end|>\n"
     return f"{system}<|im_start|>user\n{turn}<|im_end|>\n<|im_start|>assistant\n"
 
 

@@ -135,7 +135,8 @@ def _text(content: Any, column: str) -> str:
             raise BadRow(
                 f"{column} has a part that is neither text nor an image of the user ({unknown[0]!r})"
             )
-        content = "".join(parts) if all(isinstance(part, str) for part in parts) else None
+        texts = [part for part in parts if isinstance(part, str)]
+        content = "".join(texts) if len(texts) == len(parts) else None
     if not isinstance(content, str):
         raise BadRow(f"{column} has a turn without text")
     if not is_unicode(content):

@@ -133,4 +133,5 @@ def _described(question: str, answer: str | None, image: str, is_chat: bool, col
     else:
         kind = "plain columns"
     source = "the last assistant turn" if answer is None else answer
-    return f"{kind}: question from {question}, answer from {source}, images from {image or 'no column'}"
+    images = image or ("its parts" if is_chat else "no column")
+    return f"{kind}: question from {question}, answer from {source}, images from {images}"

@@ -40,6 +40,8 @@ class Prompt:
     """The procedural task, benchmark category or data set that the prompt belongs to."""
     columns: Mapping[str, Any] = field(default_factory=dict)
     """All other columns of the data row; custom reward functions receive them."""
+    system: str = ""
+    """The system message that the row brings; empty: the template's."""
 
 
 class PreparedPrompt(Protocol):

@@ -7,17 +7,13 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pivot.cli.options import add_model_settings
-from pivot.data import DataSpec
+from pivot.cli.options import add_data_settings, add_model_settings, data_settings
 from pivot.errors import UserError
-from pivot.tiny import procedural
+from pivot.terminal import printable
 from pivot.types import Prompt
 
 if TYPE_CHECKING:
     from pivot.evaluate.attention import ImageAttention
-
-PROCEDURAL = "tiny"
-DEFAULT_SPLIT = "test"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--data", required=True, metavar="NAME",
         help="`tiny`, `tiny-SPLIT` (such as tiny-ood), a benchmark or training set, a hub id, or a file",
     )  # fmt: skip
+    add_data_settings(parser)
     parser.add_argument("--split", help="split of the data set (default: the set's usual one)")
     parser.add_argument("--limit", type=int, default=64, metavar="N", help="number of prompts (default: 64)")
     parser.add_argument(
@@ -48,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     _check(args)
-    prompts = _with_images(load_prompts(args.data, args.split, args.limit), args.data)
+    prompts = _with_images(_load_prompts(args), args.data)
     # torch and matplotlib are imported once the data is known to be usable.
     from pivot.report.attention import AttentionStudy, write_attention
 
@@ -95,14 +92,14 @@ def _check(args: argparse.Namespace) -> None:
         raise UserError(f"--model {repeated[0]} is given twice; name each model once.")
 
 
-def load_prompts(name: str, split: str | None, limit: int) -> list[Prompt]:
-    """The first prompts of a set; `tiny` and `tiny-SPLIT` are procedural."""
-    family, _, named = name.partition("-")
-    if family == PROCEDURAL and (not named or named in procedural.SPLITS):
-        return list(procedural.dataset(split or named or DEFAULT_SPLIT, limit))
-    from pivot.evaluate import benchmarks
+def _load_prompts(args: argparse.Namespace) -> list[Prompt]:
+    """The first prompts of a set; says what is not used."""
+    from pivot.evaluate.sets import SetOptions, read_set
 
-    return benchmarks.load(DataSpec(name, split=split, limit=limit)).usable()
+    data = read_set(args.data, SetOptions({}, args.limit, split=args.split, data=data_settings(args)))
+    if data.skipped:
+        print(f"pivot attention: {printable(data.summary())}", file=sys.stderr)
+    return data.usable()
 
 
 def _with_images(prompts: list[Prompt], data: str) -> list[Prompt]:

@@ -22,7 +22,7 @@ from rich.progress import (
 )
 
 from pivot.cli import eval_tables
-from pivot.cli.options import add_model_settings
+from pivot.cli.options import add_data_settings, add_model_settings, data_settings
 from pivot.errors import UserError
 from pivot.evaluate import benchmarks
 from pivot.evaluate.matching import GRADERS, BenchmarkJudge
@@ -47,9 +47,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "compare several models",
     )  # fmt: skip
     parser.add_argument(
-        "--benchmarks", required=True, metavar="A,B",
+        "--benchmarks", default="", metavar="A,B",
         help=f"names from `pivot benchmarks`, the groups {', '.join(benchmarks.GROUPS)}, the splits "
         f"{', '.join(PROCEDURAL)}, a data file, a hub id, or your own module:BENCHMARK",
+    )  # fmt: skip
+    parser.add_argument(
+        "--data", action="append", default=[], metavar="NAME",
+        help="a set of your own, as `pivot train --data` takes it: a file, a folder or a hub id; may be repeated",
     )  # fmt: skip
     parser.add_argument(
         "--samples", type=int, default=8, metavar="K", help="responses per prompt (default: 8)"
@@ -72,6 +76,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     sampling.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N (default: auto)")
     add_model_settings(parser, graders=tuple(GRADERS))
     data = parser.add_argument_group("data and output")
+    add_data_settings(data)
+    data.add_argument("--split", metavar="NAME", help="split to evaluate on (default: a set's usual one)")
     data.add_argument(
         "--path",
         action="append",
@@ -95,8 +101,12 @@ def run(args: argparse.Namespace) -> int:
     console = Console()
     targets = [find_target(name) for name in dict.fromkeys(args.model)]
     settings = settings_for(targets, args)
-    names = expand([name.strip() for name in args.benchmarks.split(",") if name.strip()])
-    sets = load_sets(names, SetOptions(_paths(args.path, names), args.limit, args.strict, args.papo_eval))
+    names = expand([*(name.strip() for name in args.benchmarks.split(",") if name.strip()), *args.data])
+    if not names:
+        raise UserError("name what to evaluate on: --benchmarks A,B from `pivot benchmarks`, or --data FILE.")
+    paths = _paths(args.path, names)
+    how = SetOptions(paths, args.limit, args.strict, args.papo_eval, args.split, data_settings(args))
+    sets = load_sets(names, how)
     for note in (note for chosen in sets for note in chosen.notes):
         print(f"pivot eval: {note}", file=sys.stderr)
     entries: dict[str, list[Entry]] = {}

@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         if args.reward is not None:
             args.settings.insert(0, f"reward.function={args.reward}")
-        config = options.from_arguments(args, default_recipe="tiny")
+        config = options.from_arguments(args, needs_data=True)
         out = args.out or Path("runs") / f"{config.recipe}-{config.method.name}-{config.train.seed}"
         resuming = args.keep_going and has_progress(out)
     if resuming and _status(out) == "finished":

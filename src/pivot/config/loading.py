@@ -85,7 +85,18 @@ def apply_settings(config: Config, settings: Iterable[str]) -> Config:
         if not equals or not path:
             raise UserError(f"--set takes section.field=value, for example train.lr=2e-6, not {setting!r}.")
         _place(mapping, path, text)
+    _choose_duration(mapping.get("train", {}))
     return overlay(config, mapping)
+
+
+def _choose_duration(train: dict[str, Any]) -> None:
+    """Steps that are set replace epochs from an earlier source; both at once contradict each other."""
+    if train.get("steps") is not None and train.get("epochs") is not None:
+        raise UserError(
+            f"train.steps={train['steps']} and train.epochs={train['epochs']} are both set; give only one of them."
+        )
+    if "steps" in train:
+        train.setdefault("epochs", None)
 
 
 def _place(mapping: dict[str, Any], path: str, text: str) -> None:

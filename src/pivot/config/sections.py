@@ -41,34 +41,66 @@ class ModelConfig:
 class DataConfig:
     """Where prompts come from."""
 
-    train: str = "tiny"
-    """`tiny`, `geometry3k`, `virl39k`, a hub id, or a parquet/JSONL file or folder."""
-    split: str = "train"
-    """The split to train on."""
-    size: int | None = 512
-    """Number of prompts: of a procedural set, or the first N rows of another; None: all rows."""
+    train: str | tuple[str, ...] = "tiny"
+    """`tiny`, `geometry3k`, `virl39k`, a hub id, or a file or folder; or a list of them, `[a.jsonl, virl39k]`."""
+    weights: tuple[float, ...] = ()
+    """Shares of the sets of `train` among fresh prompts; empty: each set counts by its size."""
+    path: str | None = None
+    """A local file or folder with the rows of `train`, instead of a download."""
+    split: str | None = None
+    """The split to read; None: `train` for training, a set's usual one elsewhere."""
+    config: str | None = None
+    """The configuration of a hub set that has several."""
+    revision: str | None = None
+    """The revision of a hub set: a commit, branch or tag."""
+    size: int | None = None
+    """Number of prompts of each set: its first N rows. None: all rows, and 512 of the generated `tiny` set."""
     tasks: tuple[str, ...] = ()
     """Tasks of the `tiny` set to use; empty: all."""
     validation: str | None = None
-    """Validation set, written like `train`; None: a split of the training set."""
+    """Validation set, written like `train`; None: a split of the training set, or held-out rows."""
     validation_split: str = "validation"
     """Split for validation during training."""
     validation_size: int | None = 100
     """Prompts for validation during training; None: all."""
-    image_column: str = "images"
-    """Column with the images of a row."""
-    problem_column: str = "problem"
-    """Column with the question."""
-    answer_column: str = "answer"
-    """Column with the correct answer."""
+    holdout: float = 0.0
+    """Share of a set without a validation split that is held out, at most `validation_size` rows (not in the paper)."""
+    image_column: str | None = None
+    """Column with the images of a row; `a.b` is field b of column a. None: recognised. Empty: rows of text."""
+    problem_column: str | None = None
+    """Column with the question or the conversation; None: recognised (docs/data.md)."""
+    answer_column: str | None = None
+    """Column with the correct answer; None: recognised."""
     id_column: str | None = None
     """Column with a stable id; None: `id` if there is one, else derived from the row's content."""
+    category_column: str | None = None
+    """Column that groups rows for scores per category."""
+    image_root: str | None = None
+    """Folder that image paths are relative to; None: the folder of the rows."""
+    allow_absolute_paths: bool = False
+    """Allow rows to name images anywhere on this machine."""
+    allow_urls: bool = False
+    """Download images that rows name by URL; from public addresses only, at every start."""
+    allow_missing_images: bool = False
+    """Keep rows whose image is missing, as text."""
+    point_overlay: bool = False
+    """InterGPS folders: use the diagram with points and letters drawn over it."""
     bad_rows: Literal["skip", "refuse"] = "skip"
     """Skip unusable rows, or stop; they are counted and listed in either case."""
     check_images: Literal["quick", "full"] = "quick"
     """How images are checked on loading: `quick` reads headers and checksums, `full` decodes every image."""
     experts: str | None = None
     """Expert demonstrations for CalibRL: a file of JSON lines `{"id", "response"}`; the `tiny` set has its own."""
+
+    @property
+    def sets(self) -> tuple[str, ...]:
+        """The training sets, one or more."""
+        return (self.train,) if isinstance(self.train, str) else self.train
+
+    @property
+    def title(self) -> str:
+        """The training sets in words."""
+        return " and ".join(self.sets)
 
 
 @dataclass(frozen=True)
@@ -144,6 +176,8 @@ class TrainConfig:
 
     steps: int = 75
     """Training steps (75 are 15 epochs of Geometry3K)."""
+    epochs: int | None = None
+    """Passes over the data; if set, they decide `steps` at the start: epochs x (prompts // prompts_per_step)."""
     prompts_per_step: int = 384
     """N, prompts per step (Section 5.1)."""
     minibatch_prompts: int = 128

@@ -34,6 +34,7 @@ AT_LEAST = {
     "buffer.max_prompts": 1,
     "corruption.sigma": 0,
     "train.steps": 1,
+    "train.epochs": 1,
     "train.prompts_per_step": 1,
     "train.minibatch_prompts": 1,
     "train.lr_warmup_steps": 0,
@@ -61,7 +62,7 @@ ABOVE_ZERO = (
     "checkpoint.stop_seconds",
 )
 AT_MOST_ONE = ("corruption.probability", "rollout.top_p")
-BELOW_ONE = ("train.adam_beta1", "train.adam_beta2")
+BELOW_ONE = ("data.holdout", "train.adam_beta1", "train.adam_beta2")
 NOT_NEGATIVE = ("corruption.probability", *BELOW_ONE)
 
 
@@ -131,14 +132,31 @@ def _corruption(config: Config) -> Iterator[str]:
 
 def _data(config: Config) -> Iterator[str]:
     data, function = config.data, config.reward.function
-    if data.tasks and data.train != PROCEDURAL:
-        yield f"data.tasks applies to data.train={PROCEDURAL} only, but data.train is {data.train}."
+    if data.tasks and PROCEDURAL not in data.sets:
+        yield f"data.tasks applies to data.train={PROCEDURAL} only, but data.train is {data.title}."
+    yield from _sets(config)
     for task in data.tasks:
         if task not in TASKS:
             near = difflib.get_close_matches(task, TASKS, n=1, cutoff=0.0)[0]
             yield f"data.tasks names {task!r}, which is not a task; the nearest is {near}."
     if function is not None and not all(function.partition(":")[::2]):
         yield f"reward.function is {function!r}, but must be written module:function."
+
+
+def _sets(config: Config) -> Iterator[str]:
+    data = config.data
+    if not all(name.strip() for name in data.sets) or not data.sets:
+        yield "data.train is empty; name a set, a hub id or a file."
+    if twice := sorted({name for name in data.sets if data.sets.count(name) > 1}):
+        yield f"data.train names {twice[0]} twice; name each set once and use data.weights for its share."
+    if data.weights and len(data.weights) != len(data.sets):
+        yield f"data.weights has {len(data.weights)} values for {len(data.sets)} sets of data.train."
+    if any(weight <= 0 for weight in data.weights):
+        yield f"data.weights is {list(data.weights)}, but every weight must be above 0."
+    if data.path is not None and len(data.sets) > 1:
+        yield "data.path is for one set; with several, write their paths into data.train."
+    if data.path is not None and data.train == PROCEDURAL:
+        yield f"data.path has no use for data.train={PROCEDURAL}, which is generated; name the file with --data."
 
 
 def _method(config: Config) -> Iterator[str]:

@@ -26,7 +26,7 @@ from pivot.config import Config, from_dict
 from pivot.durable import sha256
 from pivot.errors import UserError
 from pivot.evaluate.settings import Dtype
-from pivot.models.loading import file_limits, resolve_model
+from pivot.models.loading import cached_if_offline, file_limits, resolve_model
 
 PAPER = "geo3k-3b"
 """The recipe with the default image limits, grader and response limit."""
@@ -111,6 +111,9 @@ def _run_of(folder: Path) -> Path | None:
 
 
 def _fetch(name: str) -> Path:
+    cached = cached_if_offline(name)
+    if cached != name:
+        return Path(cached)
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import (
         GatedRepoError,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import jinja2
 import torch
 from safetensors import SafetensorError
 from transformers import (
@@ -21,9 +22,9 @@ from transformers import (
 )
 from transformers.utils import logging as transformers_logging
 
-from pivot import tiny
+from pivot import hub, tiny
 from pivot.durable import finished_checkpoints
-from pivot.errors import UserError
+from pivot.errors import UserError, did_you_mean
 from pivot.models.encoding import PromptEncoder
 from pivot.models.family import find_family
 from pivot.models.policy import Policy
@@ -53,7 +54,7 @@ def load_policy(name: str, options: ModelOptions | None = None) -> Policy:
         load_policy("tiny"); load_policy("Qwen/Qwen2.5-VL-3B-Instruct", ModelOptions(dtype="bfloat16"))
     """
     options = options or ModelOptions()
-    path = resolve_model(name)
+    path = cached_if_offline(resolve_model(name))
     with _quiet_transformers():
         model, tokenizer, processor = _load_parts(path, name, options)
     prepare_forward(model)
@@ -83,7 +84,15 @@ def load_tokenizer_only(folder: Path, options: ModelOptions | None = None) -> Po
 def _assemble(model: Any, tokenizer: Any, processor: Any, options: ModelOptions) -> Policy:
     family = find_family(model.config.model_type)
     family.limit_images(processor, options.min_pixels, options.max_pixels)
-    return Policy(model, tokenizer, PromptEncoder(family(model, tokenizer, processor)))
+    try:
+        encoder = PromptEncoder(family(model, tokenizer, processor))
+    except (ValueError, jinja2.TemplateError) as cause:
+        reason = "it has none" if tokenizer.chat_template is None else str(cause).strip().splitlines()[0]
+        raise UserError(
+            f"the chat template of {tokenizer.name_or_path} cannot be used ({reason}); put the model's "
+            "chat_template.jinja into its folder"
+        ) from cause
+    return Policy(model, tokenizer, encoder)
 
 
 def _image_processor(config: PretrainedConfig, path: str) -> Any:
@@ -103,7 +112,32 @@ def resolve_model(name: str) -> str:
         raise UserError(
             f"{name} holds no config.json and no checkpoints; give a model folder or a run's folder"
         )
-    return str(folder) if folder.is_dir() else name
+    if folder.is_dir():
+        return str(folder)
+    if name.startswith((".", "/", "~")) or name.count("/") > 1 or name.endswith("/"):
+        raise UserError(f"the model folder {name} does not exist")
+    if "/" not in name:
+        raise UserError(
+            f"there is no model {name!r}.{did_you_mean(name, TINY)} Give {', '.join(TINY)}, a model folder, a run's "
+            "folder or a hub id (owner/name)."
+        )
+    return name
+
+
+def cached_if_offline(path: str) -> str:
+    """If the hub cannot be reached, a hub id's folder in the local cache, without retries; else the path unchanged."""
+    if Path(path).is_dir() or hub.is_reachable():
+        return path
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return snapshot_download(path, local_files_only=True)
+    except (LocalEntryNotFoundError, HFValidationError) as missing:
+        raise UserError(
+            f"the model {path!r} is neither a local folder nor in the local cache, and the hub cannot be reached; run "
+            f"`hf download {path} --local-dir DIR` on a machine with network access and give DIR instead of the hub id."
+        ) from missing
 
 
 def file_limits(folder: Path) -> tuple[int, int]:

@@ -19,7 +19,11 @@ from pivot.errors import UserError
 FOLDER = Path(__file__).parent
 NO_RECIPE = Config().recipe
 
-__all__ = ["from_mapping", "get", "names"]
+TINY_RECIPE, REAL_RECIPE = "tiny", "default"
+SMALL_BYTES = 50 * 10**6
+"""Weights of less than this are a tiny model's, which needs another learning rate than a real one."""
+
+__all__ = ["for_model", "from_mapping", "get", "names"]
 
 
 def names() -> list[str]:
@@ -38,6 +42,17 @@ def get(name: str) -> Config:
     if name not in names():
         raise UserError(f"There is no recipe {name!r}; {nearest(name, names())}.")
     return replace(from_mapping(load_file(FOLDER / f"{name}.yaml")), recipe=name)
+
+
+def for_model(model: str | None) -> str:
+    """The recipe to start from if none is named: `tiny` for tiny models, `default` for all others."""
+    from pivot.models.loading import TINY, resolve_model
+
+    if model is None or model in TINY:
+        return TINY_RECIPE
+    folder = Path(resolve_model(model))
+    size = sum(file.stat().st_size for file in folder.glob("*.safetensors")) if folder.is_dir() else 0
+    return TINY_RECIPE if 0 < size < SMALL_BYTES else REAL_RECIPE
 
 
 def from_mapping(mapping: Mapping[str, Any], start: str | None = None) -> Config:

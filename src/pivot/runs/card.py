@@ -49,7 +49,7 @@ def model_card(config: Config, entries: Sequence[Mapping[str, Any]], steps: int)
 
 
 def _front_matter(config: Config) -> str:
-    base, data = _hub_id(config.model.path), _data_id(config)
+    base, data = _hub_id(config.model.path), _data_ids(config)
     known: dict[str, Any] = {
         "library_name": "transformers",
         "pipeline_tag": "image-text-to-text",
@@ -59,15 +59,13 @@ def _front_matter(config: Config) -> str:
     if base is not None:
         known |= {"base_model": base, "license_name": "that-of-the-base-model"}
         known["license_link"] = f"https://huggingface.co/{base}"
-    if data is not None:
-        known["datasets"] = [data]
+    if data:
+        known["datasets"] = data
     return f"---\n{yaml.safe_dump(known, sort_keys=False).strip()}\n---"
 
 
 def _title(config: Config) -> str:
-    return (
-        f"{Path(config.model.path).name} trained with {config.method.name} on {Path(config.data.train).name}"
-    )
+    return f"{Path(config.model.path).name} trained with {config.method.name} on {_data_names(config)}"
 
 
 def _method(config: Config, steps: int) -> str:
@@ -81,7 +79,8 @@ def _method(config: Config, steps: int) -> str:
         trained += ", the vision tower frozen"
     return (
         f"Trained from `{base}` by reinforcement learning with verifiable rewards: method `{config.method.name}`, "
-        f"{steps} of {config.train.steps} steps, {trained}. Data: `{config.data.train}`, split `{config.data.split}`"
+        f"{steps} of {config.train.steps} steps, {trained}. Data: `{config.data.title}`, split "
+        f"`{config.data.split or 'train'}`"
         f"{'' if config.data.size is None else f', at most {config.data.size} prompts'}. "
         f"Written by pivot-rl {__version__}; `pivot methods` describes the method."
     )
@@ -147,7 +146,7 @@ def _licence(config: Config) -> str:
     return (
         "## Licence\n\n"
         f"These weights derive from `{config.model.path}`: its licence applies to them. The terms of the training data "
-        f"(`{config.data.train}`) may apply too. Check both before you publish or use this model."
+        f"(`{config.data.title}`) may apply too. Check both before you publish or use this model."
     )
 
 
@@ -161,9 +160,16 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
 
 
-def _data_id(config: Config) -> str | None:
-    known = TRAINING_SETS.get(config.data.train)
-    return _hub_id(config.data.train) if known is None else known.hub_id
+def _data_names(config: Config) -> str:
+    return " and ".join(Path(name).name for name in config.data.sets)
+
+
+def _data_ids(config: Config) -> list[str]:
+    """The hub ids of the training sets that have one."""
+    found = [
+        TRAINING_SETS[name].hub_id if name in TRAINING_SETS else _hub_id(name) for name in config.data.sets
+    ]
+    return [hub_id for hub_id in found if hub_id is not None]
 
 
 def _hub_id(name: str) -> str | None:

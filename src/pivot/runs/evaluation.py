@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
-from pivot.config import Config
+from pivot.config import Config, DataConfig
+from pivot.data.sources import named_splits
 from pivot.engines.base import Engine
 from pivot.errors import UserError
 from pivot.evaluate.sampling import GradedPrompt, evaluation_request, graded_samples
@@ -33,44 +34,63 @@ class Evaluation:
     engine: Engine
     judge: Judge
     progress: Progress
+    held_out: Mapping[str, list[Prompt]] = field(default_factory=dict)
+    """Training set -> its prompts that are held out, for sets without a validation split."""
     _said: set[str] = field(default_factory=set, init=False)
 
     def validation_prompts(self) -> list[Prompt]:
         """The validation set; none if `eval.every` is 0 or nothing is held out."""
         data = self.config.data
-        found = (
-            self._held_out(data.validation_split, data.validation_size) if self.config.eval.every else None
-        )
-        return [] if found is None else list(found.by_id.values())
+        if not self.config.eval.every:
+            return []
+        found = self._held_out(data.validation_split, data.validation_size)
+        return [prompt for prompts in found for prompt in prompts.by_id.values()]
 
     def final_sets(self) -> dict[str, list[Prompt]]:
         """The sets of the before/after table by name."""
         data, settings = self.config.data, self.config.eval
-        # A file has no splits; the validation file is its only other set.
-        splits = (data.validation_split,) if _is_one_file(data.train) else settings.sets
+        # A file has no splits; the validation set is its only other one.
+        has_splits = any(not self._is_whole(name) for name in data.sets)
+        splits = settings.sets if has_splits else (data.validation_split,)
         size = settings.final_prompts
-        found = [] if size == 0 else [self._held_out(split, size) for split in splits]
-        return {prompts.name: list(prompts.by_id.values()) for prompts in found if prompts is not None}
+        found = [] if size == 0 else [prompts for split in splits for prompts in self._held_out(split, size)]
+        return {prompts.name: list(prompts.by_id.values()) for prompts in found}
 
-    def _held_out(self, split: str, size: int | None) -> Prompts | None:
-        """A held-out split; None, with a message, if there is none. `data.validation` must exist if it is set."""
+    def _held_out(self, split: str, size: int | None) -> list[Prompts]:
+        """A held-out split of each training set that has one. `data.validation` must exist if it is set."""
         data = self.config.data
         if data.validation is not None and split == data.validation_split:
-            return self._load(data.validation, split, size)
-        if _is_one_file(data.train):
+            return [self._load(data.validation, split, size, replace(data, path=None))]
+        found = [self._of_set(name, split, size) for name in data.sets]
+        return [prompts for prompts in found if prompts is not None]
+
+    def _of_set(self, name: str, split: str, size: int | None) -> Prompts | None:
+        """A training set's split or its held-out rows; None, with a message, if it has neither."""
+        data = self.config.data
+        if name in self.held_out:
+            kept = self.held_out[name][:size]
+            return Prompts(f"{Path(name).stem}-holdout", {p.id: p for p in kept}) if kept else None
+        if self._is_whole(name):
             self.progress.say(
-                f"{data.train} is one file, so nothing is held out: set data.validation=FILE for a validation set"
+                f"{name} has no split {split!r}, so nothing is held out: set data.validation=FILE or data.holdout=0.05 "
+                "for a validation set"
             )
             return None
         try:
-            return self._load(data.train, split, size)
+            return self._load(name, split, size, data)
         except UserError as missing:
             self.progress.say(f"split {split!r} is not evaluated: {missing}")
             return None
 
-    def _load(self, name: str, split: str, size: int | None) -> Prompts:
+    def _is_whole(self, name: str) -> bool:
+        """Whether a set is one file or a folder without splits, all of which is trained on."""
+        data = self.config.data
+        path = Path(data.path or name).expanduser()
+        return name in self.held_out or (path.exists() and not named_splits(path))
+
+    def _load(self, name: str, split: str, size: int | None, data: DataConfig) -> Prompts:
         """The prompts of a split; each note about missing or skipped rows is printed once."""
-        prompts = load_prompts(name, split, size, self.config.data)
+        prompts = load_prompts(name, split, size, data)
         for note in prompts.notes:
             if note not in self._said:
                 self.progress.say(f"{prompts.name}, {split}: {note}")
@@ -114,10 +134,6 @@ def settings_of(config: Config, model: Policy | Engine, request: SampleRequest) 
     if sampler == "local":
         sampler = EvaluationSettings.engine  # `pivot eval` has its own name for it
     return EvaluationSettings(request, grader, sampler, config.model.dtype, min_pixels, max_pixels)
-
-
-def _is_one_file(name: str) -> bool:
-    return Path(name).expanduser().is_file()
 
 
 def before_after_table(run: Path) -> Table | None:

@@ -27,6 +27,7 @@ def step_metrics(outcome: StepOutcome, method: Method, buffer: ExperienceBuffer)
     """Everything that repeats exactly for a seed."""
     row: Row = {"step": outcome.step}
     row |= _rewards(outcome.selection.sampled, method)
+    row |= _sets(outcome)
     row |= _rollout(outcome)
     row |= _visual(outcome)
     if method.replay is not None:
@@ -52,6 +53,16 @@ def _rewards(groups: Sequence[RolloutGroup], method: Method) -> Row:
     ):
         if part:
             row[f"reward/{name}_accuracy"] = _mean([g.success_rate for g in part])
+    return row
+
+
+def _sets(outcome: StepOutcome) -> Row:
+    """Accuracy and share of each data set, if there are several."""
+    groups, set_of = outcome.selection.sampled, outcome.selection.sources.set_of
+    row: Row = {}
+    for name in dict.fromkeys(set_of[g.prompt.id] for g in groups) if set_of else ():
+        part = [g.success_rate for g in groups if set_of[g.prompt.id] == name]
+        row |= {f"data/{name}/accuracy": _mean(part), f"data/{name}/share": len(part) / len(groups)}
     return row
 
 

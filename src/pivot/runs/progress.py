@@ -84,6 +84,11 @@ class Progress:
         self._display.step(step, summarise(metrics), seconds_left)
         self.clock.restart()
 
+    def expect(self, total_steps: int) -> None:
+        """The number of steps, where it is known only after the data is read."""
+        self._total = total_steps
+        self._display.expect(total_steps)
+
     def say(self, message: str) -> None:
         """Print a message above the live display."""
         self._display.say(message)
@@ -130,6 +135,7 @@ class Display(Protocol):
     def close(self) -> None: ...
     def phase(self, name: str | None) -> None: ...
     def step(self, step: int, summary: Mapping[str, str], seconds_left: float) -> None: ...
+    def expect(self, total_steps: int) -> None: ...
     def say(self, message: str) -> None: ...
     def task(self, description: str, done: int, total: int | None) -> None: ...
 
@@ -141,6 +147,7 @@ class Silent:
     def close(self) -> None: ...
     def phase(self, name: str | None) -> None: ...
     def step(self, step: int, summary: Mapping[str, str], seconds_left: float) -> None: ...
+    def expect(self, total_steps: int) -> None: ...
     def say(self, message: str) -> None: ...
     def task(self, description: str, done: int, total: int | None) -> None: ...
 
@@ -160,6 +167,9 @@ class Lines:
     def step(self, step: int, summary: Mapping[str, str], seconds_left: float) -> None:
         parts = [f"step {step}/{self._total}", *(f"{label} {text}" for label, text in summary.items())]
         self.say("  ".join([*parts, f"left {duration(seconds_left)}"]))
+
+    def expect(self, total_steps: int) -> None:
+        self._total = total_steps
 
     def say(self, message: str) -> None:
         print(message, file=self._stream, flush=True)
@@ -203,6 +213,9 @@ class LiveDisplay:
         self._left = f"left {duration(seconds_left)}"
         self._bars.update(self._steps, completed=step, note=self._left)
         self._live.update(self._picture(summary))
+
+    def expect(self, total_steps: int) -> None:
+        self._bars.update(self._steps, total=total_steps)
 
     def say(self, message: str) -> None:
         self._live.console.print(message, markup=False, highlight=False)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import platform
 import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TextIO
@@ -33,7 +34,7 @@ from pivot.runs.rollout_records import rollout_records
 from pivot.runs.stopping import Stopped, Stopping, StopRequest
 from pivot.runs.trackers import Tracker, open_trackers
 from pivot.training import build
-from pivot.training.prompts import Prompts, drop_long_prompts, training_prompts
+from pivot.training.prompts import Prompts, drop_long_prompts, too_few, training_prompts
 from pivot.training.trainer import StepOutcome
 
 OpenEngine = Callable[[Config, Path | None], Engine]
@@ -147,14 +148,18 @@ class Run:
         config, start = self.config, self.start
         judge = build.build_judge(config)
         stack.callback(judge.close)
-        self.progress.say(f"loading {config.model.path} and {config.data.train}")
+        self.progress.say(summary_of(config))
+        self.progress.say(f"loading {config.model.path} and {config.data.title}")
         prompts = self.prompts  # unusable data is an error before a model is loaded
         engine = open_engine(config, start.path if start else None)
         stack.callback(engine.close)
         self.folder.update_status(engine=engine.name)
         prompts = self._fitting(prompts, engine)
-        self.trainer = build.build_trainer(config, engine, prompts.by_id, judge, self.progress.clock)
-        self.evaluation = Evaluation(config, engine, judge, self.progress)
+        self._check_data(prompts)
+        config = self._with_steps(len(prompts))
+        clock = self.progress.clock
+        self.trainer = build.build_trainer(config, engine, prompts.by_id, judge, clock, prompts.sets)
+        self.evaluation = Evaluation(config, engine, judge, self.progress, prompts.held_out)
         self._watch(engine)
         self.validation = self.evaluation.validation_prompts()
         self.sets = self.evaluation.final_sets()
@@ -191,10 +196,35 @@ class Run:
             self.progress.say(note)
         if len(fitting) < needed:
             raise UserError(
-                f"only {len(fitting)} prompts of {prompts.name} fit into rollout.max_prompt_tokens={limit}; a step "
-                f"needs {needed}"
+                f"only {len(fitting)} prompts of {prompts.name} fit into rollout.max_prompt_tokens={limit}; "
+                f"{too_few(len(fitting), self.config)}"
             )
         return fitting
+
+    def _check_data(self, prompts: Prompts) -> None:
+        """Record which prompts a run trains on; a resumed run must find the same."""
+        digest = hashlib.sha256("\0".join(prompts.by_id).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+        known = self.folder.read_status().get("data") if self.start else None
+        if known is not None and known["digest"] != digest:
+            raise UserError(
+                f"{prompts.name} has changed since {self.folder.path} was started: {known['prompts']} prompts then, "
+                f"{len(prompts)} now, or other ids; restore it, or start a new run"
+            )
+        held_out = sum(map(len, prompts.held_out.values()))
+        self.folder.update_status(data={"prompts": len(prompts), "held_out": held_out, "digest": digest})
+
+    def _with_steps(self, num_prompts: int) -> Config:
+        """The configuration with the steps that `train.epochs` means; a resumed run has them already."""
+        train = self.config.train
+        if train.epochs is not None and self.start is None:
+            steps = train.epochs * (num_prompts // train.prompts_per_step)
+            self.config = replace(self.config, train=replace(train, steps=steps))
+            self.folder.write_config(to_dict(self.config))
+            self.progress.expect(steps)
+            self.progress.say(
+                f"{train.epochs} epochs of {num_prompts} prompts, {train.prompts_per_step} per step, are {steps} steps"
+            )
+        return self.config
 
     # Steps -------------------------------------------------------------------------------------------------
 
@@ -274,6 +304,16 @@ class Run:
     def _measure(self, when: str) -> None:
         if self.sets:
             add_scores(self.folder.path / "eval" / "scores.json", self.evaluation.table(self.sets, when))
+
+
+def summary_of(config: Config) -> str:
+    """The recipe, and the settings that decide most about cost and outcome."""
+    train, rollout = config.train, config.rollout
+    duration = f"{train.steps} steps" if train.epochs is None else f"{train.epochs} epochs"
+    return (
+        f"recipe {config.recipe}: lr {train.lr:g}, {config.model.dtype}, {duration}, {train.prompts_per_step} prompts "
+        f"x {rollout.responses} responses per step, at most {rollout.max_tokens} tokens per response"
+    )
 
 
 def _find_start(folder: RunFolder, store: CheckpointStore) -> Checkpoint | None:

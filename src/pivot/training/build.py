@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from pivot.config import Config
@@ -13,8 +13,9 @@ from pivot.rewards.judge import FunctionJudge, Judge, VerifierJudge
 from pivot.sampling import Sampling
 from pivot.training.anchors import AnchorSelector
 from pivot.training.clock import PhaseClock
+from pivot.training.mixture import fresh_stream
 from pivot.training.prompts import expert_demonstrations
-from pivot.training.selection import FreshStream, Sources
+from pivot.training.selection import Sources
 from pivot.training.trainer import StepPlan, Trainer
 from pivot.types import Prompt
 
@@ -27,9 +28,14 @@ def build_judge(config: Config) -> Judge:
 
 
 def build_trainer(
-    config: Config, engine: Engine, prompts: Mapping[str, Prompt], judge: Judge, clock: PhaseClock
+    config: Config,
+    engine: Engine,
+    prompts: Mapping[str, Prompt],
+    judge: Judge,
+    clock: PhaseClock,
+    sets: Mapping[str, Sequence[str]] | None = None,
 ) -> Trainer:
-    """All parts of a training step."""
+    """All parts of a training step; `sets` are the ids of each training set if there are several."""
     method, seed = config.method, config.train.seed
     replay = method.replay or Replay()
     buffer = ExperienceBuffer(
@@ -42,12 +48,20 @@ def build_trainer(
         method=method,
         plan=plan_of(config),
         engine=engine,
-        sources=Sources(prompts, FreshStream(list(prompts), seed), buffer),
+        sources=_sources(config, prompts, buffer, sets or {"": list(prompts)}),
         gate=ReplayGate(replay.solved_threshold, round(replay.warmup_share * config.train.steps)),
         judge=judge,
         anchor_selector=AnchorSelector(method, engine, buffer, experts),
         clock=clock,
     )
+
+
+def _sources(
+    config: Config, prompts: Mapping[str, Prompt], buffer: ExperienceBuffer, sets: Mapping[str, Sequence[str]]
+) -> Sources:
+    stream = fresh_stream(list(sets.values()), config.data.weights, config.train.seed)
+    set_of = {prompt_id: name for name, ids in sets.items() for prompt_id in ids} if len(sets) > 1 else {}
+    return Sources(prompts, stream, buffer, set_of=set_of)
 
 
 def plan_of(config: Config) -> StepPlan:

@@ -26,7 +26,9 @@ import torch
 from pivot.config import Config, from_dict, to_dict
 from pivot.durable import read_json, write_json
 from pivot.engines.verl.compose import ClusterOptions, Launch, compose, device_of
+from pivot.engines.settings import model_options
 from pivot.errors import UserError
+from pivot.models.loading import check_folder
 from pivot.runs.folder import RunFolder, read_status
 from pivot.runs.resuming import Accept, find_start
 from pivot.runs.run import RunResult
@@ -104,6 +106,7 @@ def _check(config: Config, cluster: ClusterOptions) -> None:
     check_supported(config)
     check_machine(config, cluster)
     check_environment()
+    check_folder(config.model.path, model_options(config))
 
 
 def _run(config: Config, out: Path, cluster: ClusterOptions, *, resume: bool, quiet: bool) -> RunResult:

@@ -105,7 +105,14 @@ def _find_misplacement(checkpoint: Path, step: Any) -> str | None:
 def _holds(path: Path, digest: str) -> bool:
     """Whether a file has this checksum; each file is read once per process."""
     status = path.stat()
-    key = (str(path.absolute()), digest, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    key = (
+        str(path.absolute()),
+        digest,
+        status.st_ino,
+        status.st_size,
+        status.st_mtime_ns,
+        status.st_ctime_ns,
+    )
     if key not in _verified and sha256(path) == digest:
         _verified.add(key)
     return key in _verified
@@ -119,7 +126,7 @@ def _inside(folder: Path, name: str) -> Path:
 
 
 def checkpoint_of(model: Path) -> Path | None:
-    """The checkpoint that a model's folder is part of: STEP/model with STEP/checksums.json, or RUN/checkpoints/step-N."""
+    """The checkpoint that a model's folder is part of, by its checksums.json or its place in a run; None elsewhere."""
     step = model.absolute().parent
     is_part = model.name == MODEL and (
         (step / MANIFEST).exists() or (step.parent.name == "checkpoints" and step.name.startswith("step-"))

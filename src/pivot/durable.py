@@ -128,7 +128,9 @@ def read_json(path: Path, advice: str) -> dict[str, Any]:
     try:
         value = json.loads(data)
     except (ValueError, RecursionError) as damage:
-        blank = "it is empty" if not data.strip() else "it holds zeros only" if not data.strip(b"\0") else None
+        blank = (
+            "it is empty" if not data.strip() else "it holds zeros only" if not data.strip(b"\0") else None
+        )
         raise DamagedFile(f"{path} is damaged ({blank or 'it is not JSON'}); {advice}.") from damage
     if not isinstance(value, dict):
         raise DamagedFile(f"{path} is damaged (it holds no JSON object); {advice}.")

@@ -184,7 +184,7 @@ def _load_model(path: str, name: str, options: ModelOptions, **where: Any) -> tu
     trust = {"trust_remote_code": options.trust_remote_code}
     with _load_errors(name):
         find_family(AutoConfig.from_pretrained(path, **trust).model_type)
-        return AutoModelForImageTextToText.from_pretrained(
+        loaded: Any = AutoModelForImageTextToText.from_pretrained(
             path,
             dtype=getattr(torch, options.dtype),
             attn_implementation=options.attention,
@@ -194,6 +194,7 @@ def _load_model(path: str, name: str, options: ModelOptions, **where: Any) -> tu
             **trust,
             **where,
         )
+        return loaded
 
 
 @contextmanager

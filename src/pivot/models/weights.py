@@ -24,7 +24,9 @@ def check_weights(name: str, report: Mapping[str, Any], weights: Iterable[tuple[
         report: the loading info of transformers; it knows tied heads, which are rightly absent.
         weights: by name.
     """
-    wrong = [f"{key} is {list(found)} instead of {list(right)}" for key, found, right in report["mismatched_keys"]]
+    wrong = [
+        f"{key} is {list(found)} instead of {list(right)}" for key, found, right in report["mismatched_keys"]
+    ]
     problems = {
         "missing from its files": sorted(report["missing_keys"]),
         "unknown to its architecture": sorted(report["unexpected_keys"]),

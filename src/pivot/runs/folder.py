@@ -91,7 +91,9 @@ class RunFolder:
         """The run's id: that of run.json, or of a checkpoint if run.json is damaged; a new one for a new run."""
         known = self.status().get("id")
         if known is None:
-            good = [path for _, path in finished_checkpoints(self.path) if find_damage(path, verify=False) is None]
+            good = [
+                path for _, path in finished_checkpoints(self.path) if find_damage(path, verify=False) is None
+            ]
             origins = [origin for origin in map(read_origin, good) if origin]
             known = origins[0].run if origins else uuid.uuid4().hex
             self.update_status(id=known)
@@ -131,7 +133,8 @@ class RunFolder:
         None if all is well. `recorded` is None for a checkpoint of an earlier version, which recorded nothing.
         """
         losses = {
-            name: describe_loss(read_found(self.path / name, step), _of(recorded, name), step) for name in FILES
+            name: describe_loss(read_found(self.path / name, step), _of(recorded, name), step)
+            for name in FILES
         }
         return "; ".join(f"{name}: {loss}" for name, loss in losses.items() if loss) or None
 
@@ -178,7 +181,9 @@ def read_status(run: Path) -> dict[str, Any]:
     if not (run / "run.json").exists():
         return {}
     try:
-        return read_json(run / "run.json", "it is written anew, and the run's status is taken from its checkpoints")
+        return read_json(
+            run / "run.json", "it is written anew, and the run's status is taken from its checkpoints"
+        )
     except DamagedFile as damage:
         print(damage, file=sys.stderr)
         return {}

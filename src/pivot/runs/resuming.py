@@ -116,5 +116,7 @@ def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """`{"train": {"lr": 1}}` as `{"train.lr": 1}`."""
     found: dict[str, Any] = {}
     for name, value in config.items():
-        found |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+        found |= (
+            _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+        )
     return found

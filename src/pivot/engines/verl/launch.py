@@ -25,8 +25,8 @@ import torch
 
 from pivot.config import Config, from_dict, to_dict
 from pivot.durable import read_json, write_json
-from pivot.engines.verl.compose import ClusterOptions, Launch, compose, device_of
 from pivot.engines.settings import model_options
+from pivot.engines.verl.compose import ClusterOptions, Launch, compose, device_of
 from pivot.errors import UserError
 from pivot.models.loading import check_folder
 from pivot.runs.folder import RunFolder, read_status

@@ -282,6 +282,7 @@ class Run:
         self.stopping.stepping = False
         if self.finished_steps < self.config.train.steps:
             return False
+        self.guard.check_end()
         self._measure("after")
         write_card(self.folder.path, self.config)
         return True

@@ -12,7 +12,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "src" / "pivot"
 
 LAYERS: tuple[set[str], ...] = (
-    {"errors", "types", "durable", "seeding", "jsonl", "terminal", "hub"},
+    {"errors", "types", "durable", "seeding", "jsonl", "terminal", "hub", "locks", "checkpoint_reader"},
     {"method"},
     {"experience", "data", "rewards", "tiny"},
     {"models"},

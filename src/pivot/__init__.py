@@ -29,11 +29,23 @@ def train(config: Config, out: str | Path, *, quiet: bool = False) -> RunResult:
     return run.train(config, Path(out), quiet=quiet)
 
 
-def resume(out: str | Path, *, quiet: bool = False) -> RunResult:
-    """Continue a stopped run exactly where it was."""
+def resume(
+    out: str | Path,
+    *,
+    quiet: bool = False,
+    accept_lost_history: bool = False,
+    accept_changed_config: bool = False,
+) -> RunResult:
+    """Continue a stopped run exactly where it was.
+
+    Args:
+        accept_lost_history: continue even if rows of its metrics or rollouts are lost, repeated or changed.
+        accept_changed_config: continue even if its config.json was edited.
+    """
     from pivot.runs import run
 
-    return run.resume(Path(out), quiet=quiet)
+    accept = run.Accept(accept_lost_history, accept_changed_config)
+    return run.resume(Path(out), quiet=quiet, accept=accept)
 
 
 def register_method(method: Method) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from pivot.types import Prompt
 
 if TYPE_CHECKING:
     from pivot.evaluate.attention import ImageAttention
+    from pivot.evaluate.target import Target
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,12 +59,21 @@ def run(args: argparse.Namespace) -> int:
 
 def _measure(args: argparse.Namespace, prompts: list[Prompt]) -> list[ImageAttention]:
     """Measure every model; prints the settings of all of them first."""
+    from pivot.evaluate.target import leased_target
+
+    with ExitStack() as stack:
+        targets = [stack.enter_context(leased_target(name)) for name in args.models]
+        return _measure_targets(targets, args, prompts)
+
+
+def _measure_targets(
+    targets: list[Target], args: argparse.Namespace, prompts: list[Prompt]
+) -> list[ImageAttention]:
     from pivot.evaluate.attention import measure
-    from pivot.evaluate.target import GivenOptions, choose_conditions, find_target
+    from pivot.evaluate.target import GivenOptions, choose_conditions
     from pivot.models.loading import ModelOptions, load_policy
     from pivot.sampling import Sampling
 
-    targets = [find_target(name) for name in args.models]
     limits = (args.min_pixels, args.max_pixels)
     given = GivenOptions(args.recipe, *limits, max_tokens=args.max_tokens, dtype=args.dtype)
     conditions = list(zip(targets, choose_conditions(targets, given), strict=True))

@@ -31,8 +31,8 @@ from pivot.evaluate.sampling import evaluation_request
 from pivot.evaluate.scoring import add_scores
 from pivot.evaluate.sets import PROCEDURAL, EvaluationSet, SetOptions, expand, load_sets
 from pivot.evaluate.settings import EvaluationSettings
-from pivot.evaluate.target import GivenOptions, Target, choose_conditions, find_target
-from pivot.models.loading import ModelOptions, load_policy
+from pivot.evaluate.target import GivenOptions, Target, choose_conditions, leased_target
+from pivot.models.loading import ModelOptions, check_folder, load_policy
 from pivot.runs.card import write_card
 from pivot.sampling import NativeSampler, Sampler, Sampling
 
@@ -99,7 +99,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     console = Console()
-    targets = [find_target(name) for name in dict.fromkeys(args.model)]
+    with ExitStack() as stack:
+        # Leased before they are looked at: a training run deletes old checkpoints.
+        targets = [stack.enter_context(leased_target(name)) for name in dict.fromkeys(args.model)]
+        return _evaluate_all(targets, args, console)
+
+
+def _evaluate_all(targets: list[Target], args: argparse.Namespace, console: Console) -> int:
     settings = settings_for(targets, args)
     names = expand([*(name.strip() for name in args.benchmarks.split(",") if name.strip()), *args.data])
     if not names:
@@ -197,6 +203,7 @@ def _open_sampler(target: Target, settings: EvaluationSettings, device: str) -> 
     if settings.engine == "vllm":
         from pivot.sampling.vllm_sampler import VllmSampler
 
+        check_folder(str(target.folder), options)
         return VllmSampler(target.folder, options)
     return NativeSampler(load_policy(str(target.folder), options))
 

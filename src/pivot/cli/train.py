@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 
@@ -27,6 +26,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--continue", dest="keep_going", action="store_true",
         help="if --out already holds a run: resume it, or show it if it is finished",
     )  # fmt: skip
+    parser.add_argument(
+        "--accept-lost-history", action="store_true",
+        help="resume even if rows of the run's metrics or rollouts are lost, repeated or changed",
+    )  # fmt: skip
+    parser.add_argument(
+        "--accept-changed-config", action="store_true", help="resume even if the run's config.json was edited"
+    )
     cluster.add_arguments(parser)
     parser.add_argument("--quiet", action="store_true", help="no progress display")
     parser.add_argument("--no-report", action="store_true", help="write no report.html at the end")
@@ -40,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
         print(describe())
         return 0
     from pivot.runs import run as run_module
-    from pivot.runs.folder import has_progress
+    from pivot.runs.folder import has_progress, read_status
     from pivot.runs.stopping import STOPPED
 
     if args.resume is not None:
@@ -53,16 +59,17 @@ def run(args: argparse.Namespace) -> int:
         config = options.from_arguments(args, needs_data=True)
         out = args.out or Path("runs") / f"{config.recipe}-{config.method.name}-{config.train.seed}"
         resuming = args.keep_going and has_progress(out)
-    if resuming and _status(out) == "finished":
+    if resuming and read_status(out).get("status") == "finished":
         print(f"{out} is finished.")
         _show_end(out, report=not args.no_report)
         return 0
+    accept = run_module.Accept(args.accept_lost_history, args.accept_changed_config)
     if cluster.is_asked(args, out if resuming else None):
-        result = cluster.run(args, out, None if resuming else config)
+        result = cluster.run(args, out, None if resuming else config, accept)
         if result is None:
             return 0
     elif resuming:
-        result = run_module.resume(out, quiet=args.quiet)
+        result = run_module.resume(out, quiet=args.quiet, accept=accept)
     else:
         result = run_module.train(config, out, quiet=args.quiet)
     if not result.finished:
@@ -70,11 +77,6 @@ def run(args: argparse.Namespace) -> int:
         return STOPPED
     _show_end(out, report=not args.no_report)
     return 0
-
-
-def _status(out: Path) -> str | None:
-    path = out / "run.json"
-    return json.loads(path.read_bytes()).get("status") if path.exists() else None
 
 
 def _show_end(out: Path, *, report: bool) -> None:

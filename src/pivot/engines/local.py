@@ -23,6 +23,7 @@ from pivot.engines.packing import MicroBatch, row_indices, select
 from pivot.engines.scoring import Scorer
 from pivot.engines.settings import corruption_of, logprob_temperature, model_options, packing_of
 from pivot.engines.tensor_file import load_tensors, save_tensors
+from pivot.errors import UserError
 from pivot.method import Batch, count_totals, objective
 from pivot.models.corruption import Corruptor
 from pivot.models.encoding import EncodedPrompt
@@ -30,6 +31,7 @@ from pivot.models.loading import load_policy, save_policy
 from pivot.models.memory import within_memory
 from pivot.models.policy import Policy, ResponseStatistics
 from pivot.models.rows import PromptWithResponses
+from pivot.models.weights import check_saved, find_nonfinite
 from pivot.sampling import NativeSampler, SampleRequest
 from pivot.types import PreparedPrompt, Prompt, Response
 
@@ -179,8 +181,7 @@ class LocalEngine:
         return rows.with_forward(found.logprobs_BT, found.entropy_BT)
 
     def nonfinite_weights(self) -> list[str]:
-        weights = self.policy.model.named_parameters()
-        return [name for name, weight in weights if not bool(torch.isfinite(weight).all())]
+        return find_nonfinite(self.policy.model.named_parameters())
 
     # Checkpoints -------------------------------------------------------------------------------------------
 
@@ -197,10 +198,19 @@ class LocalEngine:
         """Optimizer and adapters; `open` has read the weights."""
         if (folder / ADAPTERS).exists():
             parameters = self.policy.trainable_parameters()
+            adapters = load_tensors(folder / ADAPTERS)
+            check_saved(folder / ADAPTERS, adapters, {n: p for n, p in parameters.items() if ".lora_" in n})
             with torch.no_grad():
-                for name, value in load_tensors(folder / ADAPTERS).items():
+                for name, value in adapters.items():
                     parameters[name].copy_(value)
-        self.optimizer.load_state_dict(load_tensors(folder / OPTIMIZER))
+        state = load_tensors(folder / OPTIMIZER)
+        check_saved(folder / OPTIMIZER, *self.optimizer.tensors_of(state))
+        try:
+            self.optimizer.load_state_dict(state)
+        except ValueError as mismatch:
+            raise UserError(
+                f"{folder / OPTIMIZER} does not fit the weights that the configuration trains ({mismatch})."
+            ) from mismatch
         if budgets:
             self.packing.micro_batch_tokens = budgets["micro_batch_tokens"]
             self._sampler.batch_tokens = budgets["batch_tokens"]

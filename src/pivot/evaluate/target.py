@@ -13,8 +13,9 @@ first of these that has a value:
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
@@ -22,8 +23,9 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from pivot import recipes
+from pivot.checkpoint_reader import ORIGIN, check_model, lease, read_config
 from pivot.config import Config, from_dict
-from pivot.durable import sha256
+from pivot.durable import read_json, sha256
 from pivot.errors import UserError
 from pivot.evaluate.settings import Dtype
 from pivot.models.loading import cached_if_offline, file_limits, resolve_model
@@ -67,9 +69,10 @@ class Target:
         """The run's configuration without its method: evaluating a model imports no code that its run names."""
         if self.run is None:
             return None
-        stored = json.loads((self.run / "config.json").read_bytes())
-        stored.pop("method", None)
-        return from_dict(stored)
+        stored, note = read_config(self.run)
+        if note:
+            print(note, file=sys.stderr)
+        return from_dict({name: section for name, section in stored.items() if name != "method"})
 
     @cached_property
     def fingerprint(self) -> str:
@@ -85,15 +88,33 @@ class Target:
         """The run's, or the one in the model's files; float32 if that is neither float32 nor bfloat16."""
         if self.config is not None:
             return self.config.model.dtype
-        saved = json.loads((self.folder / "config.json").read_bytes())
+        saved = read_json(self.folder / "config.json", "restore the model's files")
         return "bfloat16" if (saved.get("dtype") or saved.get("torch_dtype")) == "bfloat16" else "float32"
 
 
 def find_target(name: str) -> Target:
-    """`tiny`, a Hugging Face folder, a run's folder, one of its checkpoints, or a hub id (downloaded once)."""
+    """`tiny`, a Hugging Face folder, a run's folder, one of its checkpoints, or a hub id (downloaded once).
+
+    A checkpoint whose model is not as it was saved is a UserError.
+    """
+    return _checked(name, _locate(name))
+
+
+@contextmanager
+def leased_target(name: str) -> Iterator[Target]:
+    """The same; while the block runs, a training run does not delete the checkpoint."""
+    folder = _locate(name)
+    with lease(folder):
+        yield _checked(name, folder)
+
+
+def _locate(name: str) -> Path:
     folder = Path(resolve_model(name))
-    if not folder.is_dir():
-        folder = _fetch(name)
+    return folder if folder.is_dir() else _fetch(name)
+
+
+def _checked(name: str, folder: Path) -> Target:
+    check_model(folder)
     if not (folder / "config.json").is_file():
         raise UserError(
             f"{folder} has no config.json; give a Hugging Face folder, a run's folder or a hub id."
@@ -107,7 +128,7 @@ def _run_of(folder: Path) -> Path | None:
     if not is_checkpoint or folder.parent.parent.name != "checkpoints":
         return None
     run = folder.parents[2]
-    return run if (run / "config.json").is_file() else None
+    return run if (run / "config.json").is_file() or (folder.parent / ORIGIN).is_file() else None
 
 
 def _fetch(name: str) -> Path:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -23,11 +24,13 @@ from transformers import (
 from transformers.utils import logging as transformers_logging
 
 from pivot import hub, tiny
+from pivot.checkpoint_reader import check_model, lease
 from pivot.durable import finished_checkpoints
 from pivot.errors import UserError, did_you_mean
 from pivot.models.encoding import PromptEncoder
 from pivot.models.family import find_family
 from pivot.models.policy import Policy
+from pivot.models.weights import check_weights, stored_weights
 
 TINY = {"tiny": "easy", "tiny-hard": "hard"}
 
@@ -55,12 +58,27 @@ def load_policy(name: str, options: ModelOptions | None = None) -> Policy:
     """
     options = options or ModelOptions()
     path = cached_if_offline(resolve_model(name))
-    with _quiet_transformers():
+    with lease(Path(path)), _quiet_transformers():
+        check_model(Path(path))
         model, tokenizer, processor = _load_parts(path, name, options)
     prepare_forward(model)
     _prepare(model, options)
     model.to(pick_device(options.device))
     return _assemble(model, tokenizer, processor, options)
+
+
+def check_folder(name: str, options: ModelOptions | None = None) -> None:
+    """Check the weights of a local model that another library will load; a hub id is left to that library.
+
+    Reads every weight once and keeps none.
+    """
+    path = Path(resolve_model(name))
+    if not path.is_dir():
+        return
+    with lease(path), _quiet_transformers():
+        check_model(path)
+        _, report = _load_model(str(path), name, options or ModelOptions(), device_map="meta")
+        check_weights(name, report, stored_weights(path))
 
 
 def prepare_forward(model: Any) -> None:
@@ -187,26 +205,42 @@ def merged_state(model: PreTrainedModel) -> dict[str, torch.Tensor]:
 
 
 def _load_parts(path: str, name: str, options: ModelOptions) -> tuple[Any, Any, Any]:
+    model, report = _load_model(path, name, options)
+    with _load_errors(name):
+        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=options.trust_remote_code)
+        processor = _image_processor(model.config, path)
+    check_weights(name, report, model.state_dict().items())
+    return model, tokenizer, processor
+
+
+def _load_model(path: str, name: str, options: ModelOptions, **where: Any) -> tuple[Any, dict[str, Any]]:
+    """The model, and what transformers reports about its weights."""
     trust = {"trust_remote_code": options.trust_remote_code}
-    try:
-        config = AutoConfig.from_pretrained(path, **trust)
-        find_family(config.model_type)
-        model = AutoModelForImageTextToText.from_pretrained(
+    with _load_errors(name):
+        find_family(AutoConfig.from_pretrained(path, **trust).model_type)
+        loaded: Any = AutoModelForImageTextToText.from_pretrained(
             path,
             dtype=getattr(torch, options.dtype),
             attn_implementation=options.attention,
             use_safetensors=True,  # never a pickle
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # they are reported, and `check_weights` names them
             **trust,
+            **where,
         )
-        tokenizer = AutoTokenizer.from_pretrained(path, **trust)
-        processor = _image_processor(config, path)
+        return loaded
+
+
+@contextmanager
+def _load_errors(name: str) -> Iterator[None]:
+    try:
+        yield
     except (OSError, ValueError, RuntimeError, SafetensorError, UserError) as cause:
         reason = str(cause).strip().splitlines()[0].rstrip(".:")
         raise UserError(
             f"cannot load the model {name!r} ({reason}); give a Hugging Face folder, a run's folder, a hub id that "
             "this machine can reach or has cached, or `tiny`"
         ) from cause
-    return model, tokenizer, processor
 
 
 def _prepare(model: PreTrainedModel, options: ModelOptions) -> None:

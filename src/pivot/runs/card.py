@@ -13,6 +13,7 @@ from pivot import __version__
 from pivot.config import Config, to_dict
 from pivot.data import TRAINING_SETS, template
 from pivot.durable import write_bytes
+from pivot.evaluate.scoring import read_scores
 from pivot.evaluate.settings import comparability_notes
 from pivot.models.loading import TINY
 from pivot.runs.checkpoint import CheckpointStore
@@ -26,8 +27,7 @@ def write_card(run: Path, config: Config) -> Path | None:
     if not checkpoints:
         return None
     newest = checkpoints[0]
-    scores = run / "eval" / "scores.json"
-    entries = json.loads(scores.read_bytes())["evaluations"] if scores.exists() else []
+    entries = read_scores(run / "eval" / "scores.json")
     path = newest.path / "model" / CARD
     write_bytes(path, model_card(config, entries, newest.step).encode())
     return path

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from pivot.data.sources import named_splits
 from pivot.engines.base import Engine
 from pivot.errors import UserError
 from pivot.evaluate.sampling import GradedPrompt, evaluation_request, graded_samples
-from pivot.evaluate.scoring import as_graded, summarise
+from pivot.evaluate.scoring import as_graded, read_scores, summarise
 from pivot.evaluate.settings import EvaluationSettings, recorded
 from pivot.models.policy import Policy
 from pivot.rewards.judge import Judge
@@ -138,11 +137,10 @@ def settings_of(config: Config, model: Policy | Engine, request: SampleRequest) 
 
 def before_after_table(run: Path) -> Table | None:
     """Accuracy before and after training on each set, with intervals; None if nothing was measured."""
-    path = run / "eval" / "scores.json"
-    if not path.exists():
+    entries = read_scores(run / "eval" / "scores.json")
+    if not entries:
         return None
-    entries = json.loads(path.read_bytes())["evaluations"]
-    samples = max((e["samples"] for e in entries), default=0)
+    samples = max(e["samples"] for e in entries)
     table = Table(title=f"accuracy@{samples}, 95% interval over prompts", title_justify="left")
     for column in ("set", "images", "before", "after", "change"):
         table.add_column(column, justify="left" if column in ("set", "images") else "right")

@@ -18,6 +18,7 @@ import torch
 import transformers
 
 from pivot import __version__
+from pivot.checkpoint_reader import Origin
 from pivot.config import Config, from_dict, to_dict
 from pivot.engines.base import Engine
 from pivot.engines.local import LocalEngine
@@ -30,6 +31,7 @@ from pivot.runs.folder import RunFolder
 from pivot.runs.guard import FormatWatch, GroupWatch, Guard, SpikeWatch, spike_message
 from pivot.runs.metrics import machine_metrics, step_metrics
 from pivot.runs.progress import Progress
+from pivot.runs.resuming import Accept, find_start
 from pivot.runs.rollout_records import rollout_records
 from pivot.runs.stopping import Stopped, Stopping, StopRequest
 from pivot.runs.trackers import Tracker, open_trackers
@@ -62,10 +64,12 @@ def train(config: Config, out: Path, *, quiet: bool = False) -> RunResult:
         return Run(config, folder, quiet=quiet).go(LocalEngine.open)
 
 
-def resume(out: Path, *, quiet: bool = False) -> RunResult:
+def resume(out: Path, *, quiet: bool = False, accept: Accept | None = None) -> RunResult:
     """Continue exactly where a run stopped."""
     with RunFolder.open(out) as folder:
-        return Run(from_dict(folder.read_config()), folder, resume=True, quiet=quiet).go(LocalEngine.open)
+        config = from_dict(folder.read_config())
+        start = find_start(folder, config.checkpoint.every, accept or Accept())
+        return Run(config, folder, start=start, quiet=quiet).go(LocalEngine.open)
 
 
 class Run:
@@ -76,7 +80,7 @@ class Run:
         config: Config,
         folder: RunFolder,
         *,
-        resume: bool = False,
+        start: Checkpoint | None = None,
         quiet: bool = False,
         stream: TextIO | None = None,
         stopping: StopRequest | None = None,
@@ -86,6 +90,7 @@ class Run:
         """Sets up the folder.
 
         Args:
+            start: where the run continues, from `find_start`.
             stream: where progress is shown; standard output by default.
             stopping: how the run is asked to stop; by default by signals.
             reason_of: an error in one sentence, for run.json.
@@ -93,8 +98,8 @@ class Run:
         """
         self.config, self.folder = config, folder
         self.store = CheckpointStore(folder.path, config.checkpoint.keep_last)
-        self.start = _find_start(folder, self.store) if resume else None
-        self.finished_steps = self.saved_step = self.start.step if self.start else 0
+        self.start = start
+        self.finished_steps = self.saved_step = start.step if start else 0
         self.progress = Progress(
             config.train.steps, first_step=self.finished_steps + 1, quiet=quiet, stream=stream
         )
@@ -104,7 +109,10 @@ class Run:
         self._more_trackers = trackers
         self.scores: dict[int, float] = {}
         """Validation accuracy by step."""
-        self.folder.update_status(**_environment(), status="running", reason=None)
+        self.id, self._written_config = folder.id, folder.read_config()
+        self.folder.update_status(
+            **_environment(), status="running", reason=None, saved_step=self.saved_step or None
+        )
 
     def go(self, open_engine: OpenEngine) -> RunResult:
         """Train to the end or to a stop; the folder has a status whatever happens."""
@@ -204,7 +212,7 @@ class Run:
     def _check_data(self, prompts: Prompts) -> None:
         """Record which prompts a run trains on; a resumed run must find the same."""
         digest = hashlib.sha256("\0".join(prompts.by_id).encode("utf-8", "surrogatepass")).hexdigest()[:16]
-        known = self.folder.read_status().get("data") if self.start else None
+        known = self.folder.status().get("data") if self.start else None
         if known is not None and known["digest"] != digest:
             raise UserError(
                 f"{prompts.name} has changed since {self.folder.path} was started: {known['prompts']} prompts then, "
@@ -285,8 +293,15 @@ class Run:
     def _save(self) -> None:
         trainer, step = self.trainer, self.trainer.finished_steps
         self.guard.check_weights(step)
-        self.store.save(step, lambda folder: save_state(trainer, folder), score=self.scores.get(step))
+        origin = Origin(self.id, step, self._written_config, self.folder.rows)
+
+        def write(folder: Path) -> None:
+            save_state(trainer, folder)
+            origin.write(folder)
+
+        self.store.save(step, write, score=self.scores.get(step))
         self.saved_step = step
+        self.folder.update_status(saved_step=step)
 
     # The end -----------------------------------------------------------------------------------------------
 
@@ -297,6 +312,7 @@ class Run:
         self.stopping.stepping = False
         if self.finished_steps < self.config.train.steps:
             return False
+        self.guard.check_end()
         self._measure("after")
         write_card(self.folder.path, self.config)
         return True
@@ -314,31 +330,6 @@ def summary_of(config: Config) -> str:
         f"recipe {config.recipe}: lr {train.lr:g}, {config.model.dtype}, {duration}, {train.prompts_per_step} prompts "
         f"x {rollout.responses} responses per step, at most {rollout.max_tokens} tokens per response"
     )
-
-
-def _find_start(folder: RunFolder, store: CheckpointStore) -> Checkpoint | None:
-    """The checkpoint to continue from; later rows and checkpoints are set aside."""
-    store.clean_leftovers()
-    start = _last_good(store)
-    step = start.step if start else 0
-    store.set_aside_after(step)
-    folder.truncate_after(step)
-    return start
-
-
-def _last_good(store: CheckpointStore) -> Checkpoint | None:
-    """None if no step was ever saved. Reports damaged checkpoints; raises if none is usable."""
-    damaged: list[str] = []
-    start = store.latest_good(report=damaged.append)
-    if start is None and damaged:
-        raise UserError(
-            f"{store.folder} holds no usable checkpoint: {'; '.join(damaged)}; restore one, or start again with "
-            "another --out"
-        )
-    if start is not None:
-        for sentence in damaged:
-            print(f"{sentence}; resuming from {start.path.name}", file=sys.stderr)
-    return start
 
 
 def _reason_of(error: BaseException) -> str:

@@ -17,7 +17,7 @@ from pivot.config.schema import all_fields
 from pivot.config.validation import problems
 from pivot.errors import UserError
 from pivot.evaluate.sets import expand
-from pivot.runs.folder import has_progress
+from pivot.runs.folder import has_progress, read_status
 from pivot.sweep.plan import MEASURES, Arm, Engine, Plan
 
 NO_NUMBERS = ("recipe", "log", "checkpoint")
@@ -67,10 +67,7 @@ class SweepRun:
     @property
     def is_trained(self) -> bool:
         """Also true of a model that needs no training."""
-        status = self.folder / "run.json"
-        if self.seed is None:
-            return True
-        return status.exists() and json.loads(status.read_bytes()).get("status") == "finished"
+        return self.seed is None or read_status(self.folder).get("status") == "finished"
 
     def train_command(self, engine: Engine) -> list[str]:
         """From the beginning, as a person would type it."""

@@ -7,10 +7,10 @@ import json
 import sys
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from pivot.console import Console
 from pivot.data import CUSTOM, TRAINING_SETS, DataSet, DataSpec, SkippedRow, images, load, template
 from pivot.evaluate import benchmarks
 from pivot.terminal import printable

@@ -7,12 +7,12 @@ import json
 from collections.abc import Callable
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from pivot.config.describe import describe_field, spell
 from pivot.config.methods import find_method, method_to_dict
 from pivot.config.schema import method_fields, section_doc
+from pivot.console import Console
 from pivot.method import PRESETS, Method
 from pivot.method.presets import GROUPS
 
@@ -85,7 +85,7 @@ def _print_tables() -> None:
             )
         table.add_section()
     console.print(table)
-    console.print("`pivot methods NAME` explains a method and lists its settings.", highlight=False)
+    console.print("`pivot methods NAME` explains a method and lists its settings.")
 
 
 def _listing(method: Method) -> list[str]:

@@ -12,7 +12,6 @@ from typing import Any, Literal
 import torch
 from safetensors import SafetensorError
 from transformers import (
-    AutoConfig,
     AutoModelForImageTextToText,
     AutoTokenizer,
     GenerationConfig,
@@ -26,6 +25,7 @@ from pivot.durable import finished_checkpoints
 from pivot.errors import UserError
 from pivot.models.encoding import PromptEncoder
 from pivot.models.family import find_family
+from pivot.models.model_config import check_memory, read_config
 from pivot.models.policy import Policy
 
 TINY = {"tiny": "easy", "tiny-hard": "hard"}
@@ -71,7 +71,7 @@ def load_tokenizer_only(folder: Path, options: ModelOptions | None = None) -> Po
     """A policy without weights, for engines that hold the weights themselves: it encodes and knows its tokens."""
     path = str(folder)
     with _quiet_transformers(), torch.device("meta"):
-        config = AutoConfig.from_pretrained(path)
+        config = read_config(path)
         model = AutoModelForImageTextToText.from_config(config)
         tokenizer = AutoTokenizer.from_pretrained(path)
         processor = _image_processor(config, path)
@@ -110,7 +110,7 @@ def file_limits(folder: Path) -> tuple[int, int]:
     """Smallest and largest image area, in pixels, according to the files of a model's folder."""
     try:
         with _quiet_transformers():
-            config = AutoConfig.from_pretrained(str(folder))
+            config = read_config(str(folder))
             processor = _image_processor(config, str(folder))
     except (OSError, ValueError) as cause:
         reason = str(cause).strip().splitlines()[0].rstrip(".:")
@@ -155,8 +155,8 @@ def merged_state(model: PreTrainedModel) -> dict[str, torch.Tensor]:
 def _load_parts(path: str, name: str, options: ModelOptions) -> tuple[Any, Any, Any]:
     trust = {"trust_remote_code": options.trust_remote_code}
     try:
-        config = AutoConfig.from_pretrained(path, **trust)
-        find_family(config.model_type)
+        config = read_config(path, **trust)
+        check_memory(config, getattr(torch, options.dtype))
         model = AutoModelForImageTextToText.from_pretrained(
             path,
             dtype=getattr(torch, options.dtype),

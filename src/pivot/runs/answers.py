@@ -1,7 +1,7 @@
 """Which boxed answers are rewarded: metrics of a step, and an alarm when one answer is right for many truths.
 
-A policy that finds a hole in the reward gives the same answer to many prompts. `answer_metrics` writes what is needed to
-see that into the step's row; `AnswerWatch` reads the rows, so a resumed run reports what an uninterrupted one would.
+A policy that finds a hole in the reward gives the same answer to many prompts. `answer_metrics` writes what is needed
+to see that into the step's row; `AnswerWatch` reads the rows, so a resumed run reports what an uninterrupted one would.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MOST_PAIRS = 20
 MOST_CHARS = 80
 """Of an answer or a truth in a row."""
 MANY_TRUTHS = 3
-"""An answer that is right for this many different truths is suspicious. A box may say two things: `50%` is 50 and 1/2."""
+"""An answer that is right for so many different truths is suspicious. A box may say two things: `50%` is 50 and 1/2."""
 _LABEL = re.compile(r"\s*\(?([A-Z])\)?\s*(?:[.):]|$)")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
@@ -107,8 +107,8 @@ class AnswerWatch:
 def are_different(truth: str, other: str) -> bool:
     """Whether no answer should be right for both truths.
 
-    The verifier finds them unequal, and they differ in more than a unit, a name (`x = 3`, `y = 3`) or the text behind an
-    option's letter: `5` is right for `5 cm` and `5 m`, and `B` for `B. 48` and `B. 52`.
+    The verifier finds them unequal, and they differ in more than a unit, a name (`x = 3`, `y = 3`) or the text behind
+    an option's letter: `5` is right for `5 cm` and `5 m`, and `B` for `B. 48` and `B. 52`.
     """
     if check_answer(truth, other) in (Reason.CORRECT, None):
         return False

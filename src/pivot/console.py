@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from typing import TextIO
+from typing import Any, TextIO
 
 from rich.console import Console as RichConsole
 from rich.console import ConsoleOptions, RenderableType
 from rich.segment import Segment
+from rich.text import Text
 
 from pivot.terminal import printable
 
@@ -23,6 +24,10 @@ class Console(RichConsole):
         # The stream of now: while a live display runs, rich replaces the standard ones.
         file = file or (sys.stderr if stderr else sys.stdout)
         super().__init__(file=file, markup=False, emoji=False, highlight=False)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Escaped before it is measured, so that table cells are wide enough."""
+        return super().render_str(printable(text), **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):

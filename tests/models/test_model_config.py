@@ -44,6 +44,7 @@ def model(tmp_path):
         ("vision_config", {"depth": 10**400}, r"vision_config.depth to 1000.*\(401 characters\)"),
         ("vision_config", {"patch_size": 1.5}, "sets vision_config.patch_size to 1.5"),
         ("", {"text_config": []}, "describes no model"),
+        ("", {"model_type": None}, "None models are not supported"),
         ("", {"model_type": "no such"}, "no such models are not supported"),
     ],
 )

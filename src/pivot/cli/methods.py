@@ -76,7 +76,7 @@ def _print_tables() -> None:
     for title in ("method", *COLUMNS, FURTHER):
         table.add_column(title, no_wrap=title != FURTHER and console.width >= MIN_WIDTH)
     for title, names in GROUPS.items():
-        table.add_row(f"[bold]{title}[/bold]")
+        table.add_row(title, style="bold")
         for method in (PRESETS[name] for name in names):
             cells = [write(method.settings()) for _, write in COLUMNS.values()]
             further = {name: value for name, value in turned_on(method).items() if name not in covered}

@@ -39,7 +39,9 @@ def read_config(path: str, **options: Any) -> PretrainedConfig:
             raise UserError(
                 f"the config.json of {path} sets {name} to {_shown(value)}, expected a whole number from 0 to {most:,}"
             )
-    find_family(str(raw.get("model_type")))
+    if "model_type" not in raw:
+        raise UserError(f"the config.json of {path} names no model_type, so it is not a model's")
+    find_family(str(raw["model_type"]))
     try:
         config = AutoConfig.from_pretrained(path, **options)
         _fewest_parameters(config)

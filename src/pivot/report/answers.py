@@ -57,7 +57,7 @@ def _intro(suspicious: dict[str, list[str]]) -> str:
     worst = max(suspicious, key=lambda answer: len(suspicious[answer]))
     return (
         f"{INTRO} Suspicious: {len(suspicious)} answers were rewarded for {MANY_TRUTHS} or more different truths, "
-        f"above all {printable(worst)} for {len(suspicious[worst])}."
+        f"above all “{printable(worst)}”, for {len(suspicious[worst])} of them."
     )
 
 

@@ -82,10 +82,10 @@ bench: $(READY) $(TRL)/.ready
 evidence: $(READY)
 	$(BIN)/python -m experiments.tiny_world --jobs 2
 
-# Kills, load and fuzzing at length (docs/reliability.md); about ten minutes on two cores, and an hour of random search
-# for holes in the verifier (SOAK_SEARCH_SECONDS).
+# Kills, damages, load, hostile answers and rows, and fuzzing at length, with one table at the end (docs/reliability.md):
+# about fifteen minutes on two cores, and an hour of random search for holes in the verifier (SOAK_SEARCH_SECONDS).
 soak: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -s -p no:xdist tests/faults/soak_*.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -s -p no:xdist tests/faults/soak_[adhklr]*.py tests/faults/test_engines.py
 
 VLLM := .venv-vllm
 $(VLLM)/.ready: pyproject.toml tests/vllm/torchvision_on_cpu.py
@@ -115,7 +115,7 @@ setup-verl:
 	@$(VERL)/bin/python -m pip install $(QUIET) --no-deps --editable .
 
 test-verl: $(VERL)/.ready
-	OMP_NUM_THREADS=1 $(VERL)/bin/python -m pytest tests/verl
+	OMP_NUM_THREADS=1 $(VERL)/bin/python -m pytest tests/verl tests/faults/test_engines.py
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .ruff_cache

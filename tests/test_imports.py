@@ -12,7 +12,10 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "src" / "pivot"
 
 LAYERS: tuple[set[str], ...] = (
-    {"errors", "types", "durable", "seeding", "jsonl", "terminal", "hub", "locks", "checkpoint_reader"},
+    {
+        *("errors", "types", "durable", "seeding", "jsonl", "terminal", "console", "hub", "locks"),
+        "checkpoint_reader",
+    },
     {"method"},
     {"experience", "data", "rewards", "tiny"},
     {"models"},

@@ -11,10 +11,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from pivot.console import Console
 from pivot.errors import UserError
 from pivot.experience import BufferRow, ExperienceBuffer, StoredResponse
 from pivot.experience.storage import FILE_NAME
@@ -143,7 +143,7 @@ def _anchor(
 
 
 def _print(overview: dict[str, Any]) -> None:
-    console, stats = Console(highlight=False), overview["stats"]
+    console, stats = Console(), overview["stats"]
     console.print(Text(printable(f"Experience buffer {overview['buffer']}"), style="bold"))
     summary = Table.grid(padding=(0, 2))
     for name, value in (

@@ -8,7 +8,6 @@ import sys
 from dataclasses import replace
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -16,6 +15,7 @@ from pivot.cli.options import add_data_settings, data_settings
 from pivot.config import DataConfig
 from pivot.config.datasets import PROCEDURAL, data_spec, is_procedural, load_set
 from pivot.config.schema import hints
+from pivot.console import Console
 from pivot.data import TRAINING_SETS, DataSet, SkippedRow, images, template
 from pivot.evaluate import benchmarks
 from pivot.terminal import printable

@@ -11,7 +11,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -23,6 +22,7 @@ from rich.progress import (
 
 from pivot.cli import eval_tables
 from pivot.cli.options import add_data_settings, add_model_settings, data_settings
+from pivot.console import Console
 from pivot.errors import UserError
 from pivot.evaluate import benchmarks
 from pivot.evaluate.matching import GRADERS, BenchmarkJudge
@@ -120,7 +120,7 @@ def _evaluate_all(targets: list[Target], args: argparse.Namespace, console: Cons
         for target, out in zip(targets, folders(targets, args.out), strict=True):
             entries[target.name] = _evaluate(target, sets, settings[target.name], out, args)
             console.print(eval_tables.terminal_table(target.name, entries[target.name]))
-            console.print(f"samples and scores: {out}", highlight=False, soft_wrap=True)
+            console.print(f"samples and scores: {out}", soft_wrap=True)
     except KeyboardInterrupt:
         print("pivot eval: stopped; run the same command again to continue", file=sys.stderr)
         return INTERRUPTED
@@ -128,7 +128,7 @@ def _evaluate_all(targets: list[Target], args: argparse.Namespace, console: Cons
         folder = args.out or Path("eval")
         for text in eval_tables.write_comparison(entries, folder):
             print(f"\n{text}", end="")
-        console.print(f"Markdown, LaTeX and CSV: {folder}", highlight=False, soft_wrap=True)
+        console.print(f"Markdown, LaTeX and CSV: {folder}", soft_wrap=True)
     return 0
 
 
@@ -210,7 +210,7 @@ def _open_sampler(target: Target, settings: EvaluationSettings, device: str) -> 
 
 def _progress(quiet: bool) -> Progress:
     return Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
 from pivot.cli import cluster, options
@@ -81,12 +80,11 @@ def run(args: argparse.Namespace) -> int:
 
 def _show_end(out: Path, *, report: bool) -> None:
     """The before/after table, the report, and where the model is."""
-    from rich.console import Console
-
+    from pivot.console import Console
     from pivot.durable import finished_checkpoints
     from pivot.runs.evaluation import before_after_table
 
-    console = Console(file=sys.stdout)
+    console = Console()
     table = before_after_table(out)
     if table is not None:
         console.print(table)

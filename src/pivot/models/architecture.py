@@ -10,11 +10,12 @@ from pathlib import Path
 
 import torch
 from huggingface_hub import try_to_load_from_cache
-from transformers import AutoConfig, AutoModelForImageTextToText, PretrainedConfig
+from transformers import AutoModelForImageTextToText, PretrainedConfig
 
 from pivot.errors import UserError
 from pivot.models.family import FAMILIES, Stack, find_family
 from pivot.models.loading import file_limits, resolve_model
+from pivot.models.model_config import read_config
 
 
 @dataclass(frozen=True)
@@ -42,8 +43,11 @@ def find_architecture(model: str) -> Architecture:
     path = resolve_model(model)
     config_file = _local_file(path, "config.json")
     if config_file is not None:
-        config = AutoConfig.from_pretrained(config_file.parent)
-        return _measure(config, str(config_file), _max_pixels(path))
+        try:
+            return _measure(read_config(str(config_file.parent)), str(config_file), _max_pixels(path))
+        except (OSError, ValueError) as cause:
+            reason = str(cause).strip().splitlines()[0].rstrip(".:")
+            raise UserError(f"cannot read the model's {config_file} ({reason})") from cause
     for family in dict.fromkeys(map(find_family, FAMILIES)):
         published = family.published_config(model)
         if published is not None:

@@ -21,6 +21,7 @@ from transformers.cache_utils import Cache
 
 from pivot.data import template
 from pivot.errors import UserError
+from pivot.models.chat_template import frame_of
 from pivot.models.corruption import GREY, Canvas
 from pivot.models.decoding import Continuation, PrefilledPrompts, RepeatedContinuation
 from pivot.types import Prompt
@@ -173,14 +174,14 @@ class Family(ABC):
 
     def frame(self, starts_with_image: bool) -> tuple[str, str]:
         """The chat template's text before and after the user's content."""
-        for content in (CONTENT, [{"type": "text", "text": CONTENT}]):
-            system = template.SYSTEM if content == CONTENT else [{"type": "text", "text": template.SYSTEM}]
-            messages = [{"role": "system", "content": system}, {"role": "user", "content": content}]
-            text = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-            before, found, after = str(text).partition(CONTENT)
-            if found:
-                return before, after
-        raise UserError("the model's chat template does not print the user's text")
+        as_text, as_parts = (
+            [{"role": "system", "content": system}, {"role": "user", "content": user}]
+            for system, user in (
+                (template.SYSTEM, CONTENT),
+                ([{"type": "text", "text": template.SYSTEM}], [{"type": "text", "text": CONTENT}]),
+            )
+        )
+        return frame_of(self.tokenizer, (as_text, as_parts), CONTENT)
 
     def engine_placeholder_ids(self) -> list[int]:
         """The tokens of an image for engines that expand them on their own, such as vLLM."""

@@ -14,7 +14,6 @@ import jinja2
 import torch
 from safetensors import SafetensorError
 from transformers import (
-    AutoConfig,
     AutoModelForImageTextToText,
     AutoTokenizer,
     GenerationConfig,
@@ -29,6 +28,7 @@ from pivot.durable import finished_checkpoints
 from pivot.errors import UserError, did_you_mean
 from pivot.models.encoding import PromptEncoder
 from pivot.models.family import find_family
+from pivot.models.model_config import check_memory, read_config
 from pivot.models.policy import Policy
 from pivot.models.weights import check_weights, stored_weights
 
@@ -90,7 +90,7 @@ def load_tokenizer_only(folder: Path, options: ModelOptions | None = None) -> Po
     """A policy without weights, for engines that hold the weights themselves: it encodes and knows its tokens."""
     path = str(folder)
     with _quiet_transformers(), torch.device("meta"):
-        config = AutoConfig.from_pretrained(path)
+        config = read_config(path)
         model = AutoModelForImageTextToText.from_config(config)
         tokenizer = AutoTokenizer.from_pretrained(path)
         processor = _image_processor(config, path)
@@ -162,7 +162,7 @@ def file_limits(folder: Path) -> tuple[int, int]:
     """Smallest and largest image area, in pixels, according to the files of a model's folder."""
     try:
         with _quiet_transformers():
-            config = AutoConfig.from_pretrained(str(folder))
+            config = read_config(str(folder))
             processor = _image_processor(config, str(folder))
     except (OSError, ValueError) as cause:
         reason = str(cause).strip().splitlines()[0].rstrip(".:")
@@ -217,7 +217,7 @@ def _load_model(path: str, name: str, options: ModelOptions, **where: Any) -> tu
     """The model, and what transformers reports about its weights."""
     trust = {"trust_remote_code": options.trust_remote_code}
     with _load_errors(name):
-        find_family(AutoConfig.from_pretrained(path, **trust).model_type)
+        check_memory(read_config(path, **trust), getattr(torch, options.dtype))
         loaded: Any = AutoModelForImageTextToText.from_pretrained(
             path,
             dtype=getattr(torch, options.dtype),

@@ -9,12 +9,14 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Protocol, Self, TextIO, TypeVar
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
 from rich.text import Text
 
+from pivot.console import Console
+from pivot.terminal import printable
 from pivot.training.clock import PhaseClock
 
 Item = TypeVar("Item")
@@ -172,7 +174,7 @@ class Lines:
         self._total = total_steps
 
     def say(self, message: str) -> None:
-        print(message, file=self._stream, flush=True)
+        print(printable(message), file=self._stream, flush=True)
 
     def task(self, description: str, done: int, total: int | None) -> None:
         if done not in (0, total) and time.monotonic() - self._last < SECONDS_BETWEEN_LINES:
@@ -188,11 +190,11 @@ class LiveDisplay:
         console = Console(file=stream)
         self._bars = Bars(
             SpinnerColumn(),
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=30),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
-            TextColumn("{task.fields[note]}"),
+            TextColumn("{task.fields[note]}", markup=False),
             console=console,
         )
         self._steps = self._bars.add_task("step", total=total_steps, completed=done_steps, note="")
@@ -218,7 +220,7 @@ class LiveDisplay:
         self._bars.update(self._steps, total=total_steps)
 
     def say(self, message: str) -> None:
-        self._live.console.print(message, markup=False, highlight=False)
+        self._live.console.print(message)
 
     def task(self, description: str, done: int, total: int | None) -> None:
         if description not in self._tasks:

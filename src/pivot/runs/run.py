@@ -24,6 +24,7 @@ from pivot.engines.base import Engine
 from pivot.engines.local import LocalEngine
 from pivot.errors import UserError
 from pivot.evaluate.scoring import add_scores
+from pivot.runs.answers import AnswerWatch, answer_metrics
 from pivot.runs.card import write_card
 from pivot.runs.checkpoint import Checkpoint, CheckpointStore, load_state, save_state
 from pivot.runs.evaluation import Evaluation
@@ -191,6 +192,7 @@ class Run:
         past, limit = self.folder.read_metrics(), self.config.train.max_bad_updates
         self.guard = Guard(self.folder, limit, self.progress.say, engine.nonfinite_weights, past)
         self.spikes, self.format, self.groups = SpikeWatch(past), FormatWatch(past), GroupWatch(past)
+        self.answers = AnswerWatch(past)
 
     def _fitting(self, prompts: Prompts, engine: Engine) -> Prompts:
         """The prompts within `rollout.max_prompt_tokens`; too few for a step are an error."""
@@ -257,12 +259,14 @@ class Run:
         times = self.progress.clock.metrics()
         row: dict[str, Any] = dict(step_metrics(outcome, config.method, self.trainer.sources.buffer))
         row |= times | machine_metrics(times, row["rollout/tokens"]) | self._budgets(step)
+        row |= answer_metrics(outcome.selection.sampled)
         spikes = self.spikes.spikes(row)
         self.spikes.add(row)
-        for sentence in (spike_message(spikes), self.format.add(row), self.groups.add(row)):
+        watches = (self.format, self.groups, self.answers)
+        for sentence in (spike_message(spikes), *(watch.add(row) for watch in watches)):
             if sentence:
                 self.progress.say(f"step {step}: {sentence}")
-        row |= spikes
+        row |= spikes | {"answers/suspicious": len(self.answers.suspicious)}
         if self.validation and (step % config.eval.every == 0 or step == config.train.steps):
             row |= self.evaluation.validate(self.validation)
             self.scores[step] = row["eval/accuracy"]

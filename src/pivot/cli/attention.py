@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pivot.cli.options import add_model_settings
+from pivot.cli.options import add_model_settings, check_temperature
 from pivot.data import DataSpec
 from pivot.errors import UserError
 from pivot.tiny import procedural
@@ -67,7 +67,14 @@ def _measure(args: argparse.Namespace, prompts: list[Prompt]) -> list[ImageAtten
 
     targets = [find_target(name) for name in args.models]
     limits = (args.min_pixels, args.max_pixels)
-    given = GivenOptions(args.recipe, *limits, max_tokens=args.max_tokens, dtype=args.dtype)
+    given = GivenOptions(
+        args.recipe,
+        *limits,
+        max_tokens=args.max_tokens,
+        dtype=args.dtype,
+        system=args.system,
+        template=args.template,
+    )
     conditions = list(zip(targets, choose_conditions(targets, given), strict=True))
     for target, chosen in conditions:
         print(f"{target.name}: {chosen.describe(graded=False)}")
@@ -77,8 +84,9 @@ def _measure(args: argparse.Namespace, prompts: list[Prompt]) -> list[ImageAtten
         options = ModelOptions(dtype=chosen.dtype.value, min_pixels=low, max_pixels=high)
         policy = load_policy(str(target.folder), options)
         sampling = Sampling(temperature=args.temperature, max_tokens=chosen.max_tokens.value)
+        asked = [chosen.prompt.value.style.apply(prompt) for prompt in prompts]
         found = measure(
-            policy, prompts, target.name, num_samples=args.samples, sampling=sampling, seed=args.seed
+            policy, asked, target.name, num_samples=args.samples, sampling=sampling, seed=args.seed
         )
         layers = "  ".join(f"{mass:.1%}" for mass in found.mean_N)
         print(f"{target.name}: {layers}  ({found.num_tokens_P.mean():.0f} tokens per response)")
@@ -87,6 +95,7 @@ def _measure(args: argparse.Namespace, prompts: list[Prompt]) -> list[ImageAtten
 
 
 def _check(args: argparse.Namespace) -> None:
+    check_temperature(args.temperature)
     for option, value in (("--limit", args.limit), ("--samples", args.samples)):
         if value < 1:
             raise UserError(f"{option} is {value}; it must be at least 1.")

@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.cache_utils import Cache
 
-from pivot.data import template
 from pivot.errors import UserError
 from pivot.models.corruption import GREY, Canvas
 from pivot.models.decoding import Continuation, PrefilledPrompts, RepeatedContinuation
@@ -39,6 +38,8 @@ Layout = Literal["tree", "repeated"]
 
 CONTENT = "\N{OBJECT REPLACEMENT CHARACTER}content\N{OBJECT REPLACEMENT CHARACTER}"
 """Stands for the user's text while the chat template is rendered."""
+SYSTEM = "\N{OBJECT REPLACEMENT CHARACTER}system\N{OBJECT REPLACEMENT CHARACTER}"
+"""Likewise for the system message."""
 
 
 def find_family(model_type: str) -> type[Family]:
@@ -165,11 +166,12 @@ class Family(ABC):
 
     # Text ------------------------------------------------------------------------------------------------
 
-    def frame(self, starts_with_image: bool) -> tuple[str, str]:
-        """The chat template's text before and after the user's content."""
+    def frame(self, starts_with_image: bool, with_system: bool = True) -> tuple[str, str]:
+        """The chat template's text before and after the user's content; `SYSTEM` stands for the system message."""
         for content in (CONTENT, [{"type": "text", "text": CONTENT}]):
-            system = template.SYSTEM if content == CONTENT else [{"type": "text", "text": template.SYSTEM}]
-            messages = [{"role": "system", "content": system}, {"role": "user", "content": content}]
+            system = SYSTEM if content == CONTENT else [{"type": "text", "text": SYSTEM}]
+            first = [{"role": "system", "content": system}] if with_system else []
+            messages = [*first, {"role": "user", "content": content}]
             text = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
             before, found, after = str(text).partition(CONTENT)
             if found:

@@ -17,6 +17,8 @@ from pivot.errors import UserError, nearest
 
 FOLDER = Path(__file__).parent
 NO_RECIPE = Config().recipe
+NEW_SECTIONS = {"prompt"}
+"""Sections that the config.json of an older run lacks."""
 
 __all__ = ["from_mapping", "get", "names"]
 
@@ -48,5 +50,5 @@ def from_mapping(mapping: Mapping[str, Any], start: str | None = None) -> Config
         )
     name = str(start or named or NO_RECIPE)
     # A run's config.json is complete, even if its recipe was made in Python.
-    own = name == NO_RECIPE or (name not in names() and mapping.keys() >= hints(Config).keys())
+    own = name == NO_RECIPE or (name not in names() and mapping.keys() >= hints(Config).keys() - NEW_SECTIONS)
     return overlay(Config() if own else get(name), mapping)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
 from pivot.config import Config, DataConfig
 from pivot.data import DataSpec, load
+from pivot.data.template import PromptStyle
 from pivot.errors import UserError
 from pivot.models.encoding import PromptEncoder
 from pivot.tiny import procedural
@@ -62,9 +63,15 @@ def load_prompts(name: str, split: str, size: int | None, data: DataConfig) -> P
     return Prompts(found.name, {prompt.id: prompt for prompt in found.prompts}, notes)
 
 
+def styled(prompts: Prompts, style: PromptStyle) -> Prompts:
+    """The prompts as they are asked."""
+    return replace(prompts, by_id={name: style.apply(prompt) for name, prompt in prompts.by_id.items()})
+
+
 def training_prompts(config: Config) -> Prompts:
     """The training set; an error if it cannot fill a step."""
     prompts = load_prompts(config.data.train, config.data.split, config.data.size, config.data)
+    prompts = styled(prompts, config.prompt.style)
     need = config.train.prompts_per_step
     if len(prompts) < need:
         raise UserError(

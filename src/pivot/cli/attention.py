@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pivot.cli.options import add_data_settings, add_model_settings, data_settings
+from pivot.cli.options import add_data_settings, add_model_settings, check_temperature, data_settings
 from pivot.errors import UserError
 from pivot.terminal import printable
 from pivot.types import Prompt
@@ -75,7 +75,14 @@ def _measure_targets(
     from pivot.sampling import Sampling
 
     limits = (args.min_pixels, args.max_pixels)
-    given = GivenOptions(args.recipe, *limits, max_tokens=args.max_tokens, dtype=args.dtype)
+    given = GivenOptions(
+        args.recipe,
+        *limits,
+        max_tokens=args.max_tokens,
+        dtype=args.dtype,
+        system=args.system,
+        template=args.template,
+    )
     conditions = list(zip(targets, choose_conditions(targets, given), strict=True))
     for target, chosen in conditions:
         print(f"{target.name}: {chosen.describe(graded=False)}")
@@ -85,8 +92,9 @@ def _measure_targets(
         options = ModelOptions(dtype=chosen.dtype.value, min_pixels=low, max_pixels=high)
         policy = load_policy(str(target.folder), options)
         sampling = Sampling(temperature=args.temperature, max_tokens=chosen.max_tokens.value)
+        asked = [chosen.prompt.value.style.apply(prompt) for prompt in prompts]
         found = measure(
-            policy, prompts, target.name, num_samples=args.samples, sampling=sampling, seed=args.seed
+            policy, asked, target.name, num_samples=args.samples, sampling=sampling, seed=args.seed
         )
         layers = "  ".join(f"{mass:.1%}" for mass in found.mean_N)
         print(f"{target.name}: {layers}  ({found.num_tokens_P.mean():.0f} tokens per response)")
@@ -95,6 +103,7 @@ def _measure_targets(
 
 
 def _check(args: argparse.Namespace) -> None:
+    check_temperature(args.temperature)
     for option, value in (("--limit", args.limit), ("--samples", args.samples)):
         if value < 1:
             raise UserError(f"{option} is {value}; it must be at least 1.")

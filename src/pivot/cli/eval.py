@@ -21,7 +21,7 @@ from rich.progress import (
 )
 
 from pivot.cli import eval_tables
-from pivot.cli.options import add_data_settings, add_model_settings, data_settings
+from pivot.cli.options import add_data_settings, add_model_settings, check_temperature, data_settings
 from pivot.console import Console
 from pivot.errors import UserError
 from pivot.evaluate import benchmarks
@@ -136,16 +136,23 @@ def settings_for(targets: list[Target], args: argparse.Namespace) -> dict[str, E
     """Model -> its settings; prints them with their sources."""
     if args.samples < 1:
         raise UserError(f"--samples is {args.samples}; it must be at least 1.")
+    check_temperature(args.temperature)
     asked = GivenOptions(
-        args.recipe, args.min_pixels, args.max_pixels, args.grader, args.max_tokens, args.dtype
-    )
+        args.recipe, args.min_pixels, args.max_pixels, args.grader, args.max_tokens, args.dtype,
+        args.system, args.template, args.answer,
+    )  # fmt: skip
     found = {}
     for target, chosen in zip(targets, choose_conditions(targets, asked), strict=True):
         print(f"{target.name}: {chosen.describe()}")
         sampling = Sampling(args.temperature, max_tokens=chosen.max_tokens.value)
         request = evaluation_request(args.samples, sampling, args.seed)
         found[target.name] = EvaluationSettings(
-            request, chosen.grader.value, args.engine, chosen.dtype.value, *chosen.limits.value
+            request,
+            chosen.grader.value,
+            args.engine,
+            chosen.dtype.value,
+            *chosen.limits.value,
+            prompt=chosen.prompt.value,
         )
     return found
 
@@ -175,7 +182,7 @@ def _evaluate(
     """All entries of one model; each is written to scores.json as soon as it is finished."""
     entries: list[Entry] = []
     with ExitStack() as stack:
-        judge = stack.enter_context(BenchmarkJudge(settings.grader))
+        judge = stack.enter_context(BenchmarkJudge(settings.grader, prompt=settings.prompt))
         progress = stack.enter_context(_progress(args.quiet))
 
         @cache

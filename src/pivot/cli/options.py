@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TypedDict, Unpack
@@ -165,7 +166,22 @@ def add_model_settings(parser: argparse.ArgumentParser, graders: Sequence[str] =
     )  # fmt: skip
     if graders:
         group.add_argument("--grader", choices=graders, help="the verifier, or PAPO's grader")
+        group.add_argument(
+            "--answer",
+            metavar="FORM",
+            help="where responses answer: boxed, tag or a regular expression with one group",
+        )
+    group.add_argument("--system", metavar="TEXT", help="the system message; empty: the chat template's own")
+    group.add_argument(
+        "--template", metavar="JINJA", help="the user's turn: Jinja text with {{ question }}, or a file"
+    )
     group.add_argument("--max-tokens", type=int, metavar="N", help="longest response, in tokens")
     group.add_argument("--min-pixels", type=int, metavar="N", help="smallest image area after resizing")
     group.add_argument("--max-pixels", type=int, metavar="N", help="largest image area after resizing")
     group.add_argument("--dtype", choices=("float32", "bfloat16"), help="dtype of the weights")
+
+
+def check_temperature(value: float) -> None:
+    """A sampling temperature from the command line."""
+    if not 0 <= value < math.inf:
+        raise UserError(f"--temperature is {value:g}; it must be a number of at least 0.")

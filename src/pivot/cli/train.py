@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 
 from pivot.cli import cluster, options
@@ -14,8 +15,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_arguments(parser)
     parser.add_argument(
         "--reward",
-        metavar="MODULE:FUNCTION",
-        help="a reward function with TRL's calling convention (reward.function)",
+        action="append",
+        metavar="FUNCTION",
+        help="a reward function: accuracy, format, package.module:name or file.py:name with TRL's calling convention; "
+        "may be repeated (reward.functions; weights: reward.weights)",
     )
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="the run's folder (default: runs/RECIPE-METHOD-SEED)"
@@ -54,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
         out, resuming = args.resume, True
     else:
         if args.reward is not None:
-            args.settings.insert(0, f"reward.function={args.reward}")
+            args.settings.insert(0, f"reward.functions={json.dumps(args.reward)}")
         config = options.from_arguments(args, needs_data=True)
         out = args.out or Path("runs") / f"{config.recipe}-{config.method.name}-{config.train.seed}"
         resuming = args.keep_going and has_progress(out)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from pivot.data.template import PromptStyle
 from pivot.method import PRESETS, Method
 
 
@@ -118,17 +119,49 @@ class CorruptionConfig:
 
 
 @dataclass(frozen=True)
+class PromptConfig:
+    """How questions are asked, and where responses answer; by default as in the paper."""
+
+    system: str | None = None
+    """The system message; null: the row's own, else the paper's; empty: none, so that the chat template decides."""
+    template: str | None = None
+    """The user's turn: Jinja text with `{{ question }}`, or a file of it; null: the paper's."""
+    answer: str = "boxed"
+    """Where a response answers: `boxed`, `tag` (`<answer>...</answer>`), or a regular expression with one group."""
+
+    @property
+    def style(self) -> PromptStyle:
+        """What it does to prompts."""
+        return PromptStyle(self.system, self.template)
+
+
+@dataclass(frozen=True)
 class RewardConfig:
     """How responses are rewarded."""
 
-    function: str | None = None
-    """A reward function `module:function` as in TRL (`completions, **columns -> list[float]`); None: the verifier."""
+    functions: tuple[str, ...] = ()
+    """`accuracy`, `format`, `module:function` or `file.py:function`, as in TRL; empty: the verifier's accuracy."""
+    weights: tuple[float, ...] = ()
+    """Weight of each function in the reward; empty: 1 each (not in the paper)."""
+    threshold: float = 0.5
+    """A response is correct (k, p-hat, s, sign protection) if its reward without format exceeds this."""
+    format: bool | None = None
+    """The format advantage (`method.format_coef`); null: on unless `functions` names more than `accuracy`."""
+    overlong_cache: int = 0
+    """DAPO's soft overlong penalty: from 0 to -1 over this many tokens before `rollout.max_tokens`; 0: none."""
+    mask_truncated: bool = False
+    """Leave responses that hit `rollout.max_tokens` out of the loss (not in the paper)."""
     grader: Literal["pivot", "mathruler"] = "pivot"
     """The built-in verifier (`pivot`), or PAPO's accuracy and format rewards (`mathruler`; see docs/verifier.md)."""
     workers: int = 1
     """Processes for answers that need symbolic mathematics."""
     timeout: float = 60.0
-    """Seconds until a call of a custom reward function is aborted (not in the paper)."""
+    """Seconds until a call of a reward function is aborted (not in the paper)."""
+
+    @property
+    def has_format(self) -> bool:
+        """Whether the format advantage is on."""
+        return all(name == "accuracy" for name in self.functions) if self.format is None else self.format
 
 
 @dataclass(frozen=True)
@@ -264,6 +297,7 @@ class Config:
     data: DataConfig = field(default_factory=DataConfig)
     method: Method = PRESETS["pivot"]
     corruption: CorruptionConfig = field(default_factory=CorruptionConfig)
+    prompt: PromptConfig = field(default_factory=PromptConfig)
     reward: RewardConfig = field(default_factory=RewardConfig)
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     buffer: BufferConfig = field(default_factory=BufferConfig)

@@ -11,8 +11,12 @@ from collections.abc import Iterator
 
 from pivot.config.schema import all_fields
 from pivot.config.sections import Config
+from pivot.data.template import read_template
 from pivot.errors import UserError
 from pivot.models.corruption import find as find_corruption
+from pivot.plugins import FORMS
+from pivot.rewards.judge import BUILT_IN
+from pivot.rewards.verifier import answer_finder
 from pivot.tiny.procedural import TASKS
 
 PROCEDURAL = "tiny"
@@ -24,6 +28,7 @@ AT_LEAST = {
     "model.max_pixels": 1,
     "data.size": 1,
     "data.validation_size": 1,
+    "reward.overlong_cache": 0,
     "reward.workers": 1,
     "rollout.responses": 2,
     "rollout.top_k": 0,
@@ -79,6 +84,8 @@ def problems(config: Config) -> Iterator[str]:
     yield from _model(config)
     yield from _corruption(config)
     yield from _data(config)
+    yield from _prompt(config)
+    yield from _reward(config)
     yield from _method(config)
 
 
@@ -131,7 +138,7 @@ def _corruption(config: Config) -> Iterator[str]:
 
 
 def _data(config: Config) -> Iterator[str]:
-    data, function = config.data, config.reward.function
+    data = config.data
     if data.tasks and PROCEDURAL not in data.sets:
         yield f"data.tasks applies to data.train={PROCEDURAL} only, but data.train is {data.title}."
     yield from _sets(config)
@@ -139,8 +146,36 @@ def _data(config: Config) -> Iterator[str]:
         if task not in TASKS:
             near = difflib.get_close_matches(task, TASKS, n=1, cutoff=0.0)[0]
             yield f"data.tasks names {task!r}, which is not a task; the nearest is {near}."
-    if function is not None and not all(function.partition(":")[::2]):
-        yield f"reward.function is {function!r}, but must be written module:function."
+
+
+def _prompt(config: Config) -> Iterator[str]:
+    try:
+        if config.prompt.template is not None:
+            read_template(config.prompt.template)
+        answer_finder(config.prompt.answer)
+    except UserError as problem:
+        yield str(problem)
+
+
+def _reward(config: Config) -> Iterator[str]:
+    reward = config.reward
+    for name in reward.functions:
+        source, _, function = name.rpartition(":")
+        if name not in BUILT_IN and not (source and function):
+            yield (
+                f"reward.functions names {name!r}, which is neither {' nor '.join(BUILT_IN)}; write one of these, "
+                f"{FORMS}."
+            )
+    if reward.weights and len(reward.weights) != len(reward.functions):
+        yield (
+            f"reward.weights has {len(reward.weights)} numbers and reward.functions {len(reward.functions)} names; "
+            "give one weight per function."
+        )
+    if reward.overlong_cache > config.rollout.max_tokens:
+        yield (
+            f"reward.overlong_cache is {reward.overlong_cache}, but must be at most rollout.max_tokens "
+            f"({config.rollout.max_tokens})."
+        )
 
 
 def _sets(config: Config) -> Iterator[str]:

@@ -61,7 +61,8 @@ class Evaluator:
             missing = [prompt for prompt in chosen.prompts if prompt.id not in samples]
             if missing:
                 note = f"{self.target.title} on {chosen.name}{' (blank images)' if blank else ''}"
-                drawn = graded_samples(self.open_sampler(), missing, self.judge, settings.request)
+                asked = [settings.prompt.style.apply(prompt) for prompt in missing]
+                drawn = graded_samples(self.open_sampler(), asked, self.judge, settings.request)
                 for found in self.track(drawn, note, len(samples), len(chosen.prompts)):
                     samples[found.prompt.id] = file.append(found)
         graded = [from_rows(prompt, samples[prompt.id]) for prompt in chosen.prompts]
@@ -166,6 +167,7 @@ def prompt_digest(prompt: Prompt) -> str:
     """Identifies what the model sees and how it is graded: text, image contents, answer and matching rules."""
     rules = {name: prompt.columns.get(name) for name in ("matching", "choices", "accepted")}
     parts = [prompt.question, prompt.answer, len(prompt.images), rules]
+    parts += [prompt.system] if prompt.system else []
     digest = hashlib.sha256(json.dumps(parts).encode())
     for source in prompt.images:
         digest.update(source.read() if isinstance(source, ReadableImage) else source.open().tobytes())

@@ -1,7 +1,7 @@
 """The models to evaluate, and the settings of each that make their scores comparable.
 
-`pivot eval` and `pivot attention` share this file. Image limits, grader, response limit and dtype each come from the
-first of these that has a value:
+`pivot eval` and `pivot attention` share this file. Image limits, grader, response limit, dtype and prompt each come
+from the first of these that has a value:
 
 1. an option of the command;
 2. the configuration of the run that trained the model;
@@ -24,7 +24,7 @@ from typing import Any, Generic, TypeVar
 
 from pivot import recipes
 from pivot.checkpoint_reader import ORIGIN, check_model, lease, read_config
-from pivot.config import Config, from_dict
+from pivot.config import Config, PromptConfig, from_dict, overlay
 from pivot.durable import read_json, sha256
 from pivot.errors import UserError
 from pivot.evaluate.settings import Dtype
@@ -179,6 +179,7 @@ class Conditions:
     grader: Sourced[str]
     max_tokens: Sourced[int]
     dtype: Sourced[Dtype]
+    prompt: Sourced[PromptConfig]
 
     def describe(self, *, graded: bool = True) -> str:
         """One line for the terminal: every value with its source; without the grader if nothing is graded."""
@@ -188,6 +189,7 @@ class Conditions:
             *[(f"grader {self.grader.value}", self.grader.source)] * graded,
             (f"at most {self.max_tokens.value} tokens", self.max_tokens.source),
             (self.dtype.value, self.dtype.source),
+            *[(_prompt_label(self.prompt.value), self.prompt.source)] * (self.prompt.value != PromptConfig()),
         ]
         parts = groupby(values, key=lambda item: item[1])
         return "; ".join(f"{', '.join(text for text, _ in items)} ({source})" for source, items in parts)
@@ -203,6 +205,9 @@ class GivenOptions:
     grader: str | None = None
     max_tokens: int | None = None
     dtype: Dtype | None = None
+    system: str | None = None
+    template: str | None = None
+    answer: str | None = None
 
 
 def choose_conditions(targets: Sequence[Target], given: GivenOptions) -> list[Conditions]:
@@ -240,6 +245,7 @@ def _configured(target: Target, config: Config, source: str) -> Conditions:
         Sourced(config.reward.grader, source),
         Sourced(config.rollout.max_tokens, source),
         Sourced(config.model.dtype, source),
+        Sourced(config.prompt, source),
     )
 
 
@@ -266,6 +272,7 @@ def _as_runs(default: Conditions, trained: dict[str, Conditions]) -> Conditions:
         agreed(default.grader, lambda c: c.grader),
         agreed(default.max_tokens, lambda c: c.max_tokens),
         agreed(default.dtype, lambda c: c.dtype),
+        agreed(default.prompt, lambda c: c.prompt),
     )
 
 
@@ -277,7 +284,17 @@ def _with_options(chosen: Conditions, given: GivenOptions, model: str) -> Condit
         value = getattr(given, name)
         if value is not None:
             changes[name] = Sourced(value, f"--{name.replace('_', '-')}")
+    asked = {name: getattr(given, name) for name in ("system", "template", "answer")}
+    asked = {name: value for name, value in asked.items() if value is not None}
+    if asked:
+        options = " and ".join(f"--{name}" for name in asked)
+        changes["prompt"] = Sourced(overlay(chosen.prompt.value, asked, "prompt."), options)
     return replace(chosen, **changes)
+
+
+def _prompt_label(prompt: PromptConfig) -> str:
+    named = [name for name in ("system", "template") if getattr(prompt, name) is not None]
+    return f"{' and '.join(named)} of its own, " * bool(named) + f"answer {prompt.answer}"
 
 
 def _limits(own: Sourced[tuple[int, int]], given: GivenOptions, model: str) -> Sourced[tuple[int, int]]:

@@ -19,7 +19,7 @@ from PIL import Image
 from pivot.data import template
 from pivot.data.images import ImageError, open_rgb
 from pivot.errors import UserError
-from pivot.models.family import EncodedImage, EncodedPrompt, Family
+from pivot.models.family import SYSTEM, EncodedImage, EncodedPrompt, Family
 from pivot.types import Prompt
 
 
@@ -27,12 +27,16 @@ class UnreadablePrompt(UserError):
     """A prompt with an image that cannot be decoded."""
 
 
+class Trusted(str):
+    """Text of the chat template, whose special tokens are meant."""
+
+
 class PromptEncoder:
     """Encodes prompts for one model; caches the latest ones within a byte budget."""
 
     def __init__(self, family: Family) -> None:
         self.family = family
-        self._frames = {starts: family.frame(starts) for starts in (False, True)}
+        self._frames = {(starts, True): family.frame(starts) for starts in (False, True)}
         self._specials = sorted(family.tokenizer.get_added_vocab(), key=len, reverse=True)
         self._cache: OrderedDict[str, EncodedPrompt] = OrderedDict()
         self._cache_bytes = 0
@@ -101,25 +105,34 @@ class PromptEncoder:
         return self.family.resized(image)
 
     def _token_ids(self, prompt: Prompt, placeholders: Sequence[list[int]]) -> list[int]:
-        """The user's text within the chat template, images replaced by their tokens.
+        """System message and user's text within the chat template, images replaced by their tokens.
 
         Text between images is tokenised in one piece, like the chat template's own. Only text that spells out a special
         token is tokenised separately, so that data never becomes a control token.
         """
         segments = template.segments(prompt)
-        before, after = self._frames[isinstance(segments[0], template.ImagePlace)]
+        before, after = self._frame(prompt, isinstance(segments[0], template.ImagePlace))
+        # A model whose chat template prints no system message has none.
+        opening, _, rest = before.partition(SYSTEM) if SYSTEM in before else ("", "", before)
+        system = template.system_text(prompt) if SYSTEM in before else ""
         ids: list[int] = []
-        pending = before
-        for part in segments:
+        pending = ""
+        for part in (Trusted(opening), system, Trusted(rest), *segments, Trusted(after)):
             if isinstance(part, template.ImagePlace):
                 ids += self._tokenize(pending) + placeholders[part.index]
                 pending = ""
-            elif any(special in part for special in self._specials):
+            elif not isinstance(part, Trusted) and any(special in part for special in self._specials):
                 ids += self._tokenize(pending) + self._tokenize(part, split_special_tokens=True)
                 pending = ""
             else:
                 pending += part
-        return ids + self._tokenize(pending + after)
+        return ids + self._tokenize(pending)
+
+    def _frame(self, prompt: Prompt, starts_with_image: bool) -> tuple[str, str]:
+        key = (starts_with_image, template.system_text(prompt) != "")
+        if key not in self._frames:
+            self._frames[key] = self.family.frame(*key)
+        return self._frames[key]
 
     def _tokenize(self, text: str, **options: bool) -> list[int]:
         if not text:

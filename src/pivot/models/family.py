@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.cache_utils import Cache
 
-from pivot.data import template
 from pivot.errors import UserError
 from pivot.models.chat_template import frame_of
 from pivot.models.corruption import GREY, Canvas
@@ -40,6 +39,8 @@ Layout = Literal["tree", "repeated"]
 
 CONTENT = "\N{OBJECT REPLACEMENT CHARACTER}content\N{OBJECT REPLACEMENT CHARACTER}"
 """Stands for the user's text while the chat template is rendered."""
+SYSTEM = "\N{OBJECT REPLACEMENT CHARACTER}system\N{OBJECT REPLACEMENT CHARACTER}"
+"""Likewise for the system message."""
 
 
 def find_family(model_type: str) -> type[Family]:
@@ -172,13 +173,13 @@ class Family(ABC):
 
     # Text ------------------------------------------------------------------------------------------------
 
-    def frame(self, starts_with_image: bool) -> tuple[str, str]:
-        """The chat template's text before and after the user's content."""
+    def frame(self, starts_with_image: bool, with_system: bool = True) -> tuple[str, str]:
+        """The chat template's text before and after the user's content; `SYSTEM` stands for the system message."""
         as_text, as_parts = (
-            [{"role": "system", "content": system}, {"role": "user", "content": user}]
+            [*[{"role": "system", "content": system}] * with_system, {"role": "user", "content": user}]
             for system, user in (
-                (template.SYSTEM, CONTENT),
-                ([{"type": "text", "text": template.SYSTEM}], [{"type": "text", "text": CONTENT}]),
+                (SYSTEM, CONTENT),
+                ([{"type": "text", "text": SYSTEM}], [{"type": "text", "text": CONTENT}]),
             )
         )
         return frame_of(self.tokenizer, (as_text, as_parts), CONTENT)

@@ -33,9 +33,9 @@ class Idefics3(Family):
 
     # Text ------------------------------------------------------------------------------------------------
 
-    def frame(self, starts_with_image: bool) -> tuple[str, str]:
+    def frame(self, starts_with_image: bool, with_system: bool = True) -> tuple[str, str]:
         """The chat templates print "User:" before an image and "User: " before text."""
-        before, after = super().frame(starts_with_image)
+        before, after = super().frame(starts_with_image, with_system)
         return (before.removesuffix(" ") if starts_with_image else before), after
 
     def placeholder_ids(self, grid: tuple[int, ...]) -> list[int]:

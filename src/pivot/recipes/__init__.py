@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from pivot.config.loading import load_file, overlay
-from pivot.config.nearest import nearest
 from pivot.config.schema import hints
 from pivot.config.sections import Config
-from pivot.errors import UserError
+from pivot.errors import UserError, nearest
 
 FOLDER = Path(__file__).parent
 NO_RECIPE = Config().recipe
+NEW_SECTIONS = {"prompt"}
+"""Sections that the config.json of an older run lacks."""
 
 TINY_RECIPE, REAL_RECIPE = "tiny", "default"
 SMALL_BYTES = 50 * 10**6
@@ -64,5 +65,5 @@ def from_mapping(mapping: Mapping[str, Any], start: str | None = None) -> Config
         )
     name = str(start or named or NO_RECIPE)
     # A run's config.json is complete, even if its recipe was made in Python.
-    own = name == NO_RECIPE or (name not in names() and mapping.keys() >= hints(Config).keys())
+    own = name == NO_RECIPE or (name not in names() and mapping.keys() >= hints(Config).keys() - NEW_SECTIONS)
     return overlay(Config() if own else get(name), mapping)

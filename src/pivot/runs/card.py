@@ -41,7 +41,7 @@ def model_card(config: Config, entries: Sequence[Mapping[str, Any]], steps: int)
         _method(config, steps),
         _settings(config),
         _scores(entries),
-        _use(),
+        _use(config),
         _licence(config),
         _whole_configuration(config),
     )
@@ -98,7 +98,7 @@ def _settings(config: Config) -> str:
         if limits == (None, None)
         else f"{limits[0]} to {limits[1]}",
         "image corruption": config.corruption.kind,
-        "reward": config.reward.function or f"exact match ({config.reward.grader})",
+        "reward": " + ".join(config.reward.functions) or f"exact match ({config.reward.grader})",
         "dtype": config.model.dtype,
         "seed": config.train.seed,
     }
@@ -131,12 +131,15 @@ def _scores(entries: Sequence[Mapping[str, Any]]) -> str:
     return f"## Scores\n\n{_table(head, rows)}\n\n{note}"
 
 
-def _use() -> str:
+def _use(config: Config) -> str:
+    asked = config.prompt
+    system = template.SYSTEM if asked.system is None else asked.system
+    turn = f"<image>QUESTION\n\n{template.INSTRUCTION}" if asked.template is None else asked.template
     return (
         "## Use\n\n"
         "`AutoModelForImageTextToText`, `AutoProcessor` and vLLM load this folder. The model was trained with this "
         "template:\n\n"
-        f"```\nsystem: {template.SYSTEM}\nuser:   <image>QUESTION\n\n{template.INSTRUCTION}\n```"
+        f"```\nsystem: {system}\nuser:   {turn}\n```"
     )
 
 

@@ -21,7 +21,7 @@ from pivot.rewards.judge import Judge
 from pivot.runs.progress import Progress
 from pivot.sampling import SampleRequest
 from pivot.training.build import evaluation_sampling
-from pivot.training.prompts import Prompts, load_prompts
+from pivot.training.prompts import Prompts, load_prompts, styled
 from pivot.types import Prompt
 
 
@@ -89,7 +89,7 @@ class Evaluation:
 
     def _load(self, name: str, split: str, size: int | None, data: DataConfig) -> Prompts:
         """The prompts of a split; each note about missing or skipped rows is printed once."""
-        prompts = load_prompts(name, split, size, data)
+        prompts = styled(load_prompts(name, split, size, data), self.config.prompt.style)
         for note in prompts.notes:
             if note not in self._said:
                 self.progress.say(f"{prompts.name}, {split}: {note}")
@@ -128,11 +128,13 @@ class Evaluation:
 def settings_of(config: Config, model: Policy | Engine, request: SampleRequest) -> EvaluationSettings:
     """How a run evaluates: as it trains."""
     min_pixels, max_pixels = model.encoder.image_limits
-    grader = config.reward.function or config.reward.grader
+    grader = " + ".join(config.reward.functions) or config.reward.grader
     sampler = "local" if isinstance(model, Policy) else model.name
     if sampler == "local":
         sampler = EvaluationSettings.engine  # `pivot eval` has its own name for it
-    return EvaluationSettings(request, grader, sampler, config.model.dtype, min_pixels, max_pixels)
+    return EvaluationSettings(
+        request, grader, sampler, config.model.dtype, min_pixels, max_pixels, config.prompt
+    )
 
 
 def before_after_table(run: Path) -> Table | None:

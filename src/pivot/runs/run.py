@@ -185,6 +185,7 @@ class Run:
             f"{prompts.name}, {config.train.steps} steps of {config.train.prompts_per_step} x "
             f"{config.rollout.responses}, into {self.folder.path}"
         )
+        self.progress.say(f"reward: {build.describe_reward(config)}")
         self.budgets = engine.budgets
         self.progress.begin_steps()
 
@@ -257,7 +258,7 @@ class Run:
         """The step's row of metrics.jsonl, with a validation if one is due; reports what a user should see."""
         config, step = self.config, outcome.step
         times = self.progress.clock.metrics()
-        row: dict[str, Any] = dict(step_metrics(outcome, config.method, self.trainer.sources.buffer))
+        row: dict[str, Any] = dict(step_metrics(outcome, self.trainer.method, self.trainer.sources.buffer))
         row |= times | machine_metrics(times, row["rollout/tokens"]) | self._budgets(step)
         row |= answer_metrics(outcome.selection.sampled)
         spikes = self.spikes.spikes(row)

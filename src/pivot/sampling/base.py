@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -28,7 +29,12 @@ class Sampling:
     """No end of turn before this many tokens (for benchmarks of equal length)."""
 
     def __post_init__(self) -> None:
-        if self.temperature < 0 or not 0 < self.top_p <= 1 or self.top_k < 0 or self.max_tokens < 1:
+        if (
+            not 0 <= self.temperature < math.inf
+            or not 0 < self.top_p <= 1
+            or self.top_k < 0
+            or self.max_tokens < 1
+        ):
             raise UserError(
                 f"{self} cannot be sampled with; expected temperature >= 0, 0 < top_p <= 1, top_k >= 0, max_tokens >= 1"
             )

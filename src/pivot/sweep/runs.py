@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pivot import recipes
-from pivot.config import Config, apply_settings, overlay, to_dict, validate
+from pivot.config import Config, PromptConfig, apply_settings, overlay, to_dict, validate
 from pivot.config.methods import find_method, settings_for
 from pivot.config.schema import all_fields
 from pivot.config.validation import problems
@@ -98,7 +98,7 @@ class SweepRun:
 
     def eval_settings(self) -> dict[str, Any]:
         """Options of `pivot eval` that the recipe decides; None: what the model's files say."""
-        model = self.config.model
+        model, papers = self.config.model, to_dict(PromptConfig())
         return {
             "engine": self.plan.eval_engine,
             "max_tokens": self.config.rollout.max_tokens,
@@ -106,6 +106,7 @@ class SweepRun:
             "max_pixels": model.max_pixels,
             "dtype": model.dtype,
             "grader": self.config.reward.grader,
+            **{name: value for name, value in to_dict(self.config.prompt).items() if value != papers[name]},
         }
 
 

@@ -14,6 +14,7 @@ from pivot.config import Config, DataConfig
 from pivot.config.datasets import PROCEDURAL, data_spec, is_procedural, load_set
 from pivot.data import DataSet, resolve
 from pivot.data.sources import named_splits
+from pivot.data.template import PromptStyle
 from pivot.errors import UserError
 from pivot.models.encoding import PromptEncoder
 from pivot.seeding import stable_seed
@@ -72,6 +73,11 @@ def _notes(found: DataSet) -> tuple[str, ...]:
     return tuple(notes)
 
 
+def styled(prompts: Prompts, style: PromptStyle) -> Prompts:
+    """The prompts as they are asked."""
+    return replace(prompts, by_id={name: style.apply(prompt) for name, prompt in prompts.by_id.items()})
+
+
 def training_prompts(config: Config) -> Prompts:
     """The training sets with their held-out rows apart; an error if they cannot fill a step."""
     data, merged = config.data, Prompts("", {})
@@ -80,6 +86,7 @@ def training_prompts(config: Config) -> Prompts:
     names: list[str] = []
     for name in data.sets:
         found = _unlike(load_prompts(name, data.split or "train", data.size, data), names)
+        found = styled(found, config.prompt.style)
         names.append(found.name)
         if _wants_holdout(config) and not has_validation(name, data):
             found, held_out[name] = hold_out(found, data.holdout, data.validation_size)

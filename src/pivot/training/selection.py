@@ -260,10 +260,10 @@ class Selection:
         return informative, sum(g.replayed == replayed for g in self.sampled)
 
     def _is_informative(self, group: RolloutGroup) -> bool:
-        """Whether some of the group's advantages are not zero."""
+        """Whether the group has both correct and wrong responses."""
         if not self.quotas.filter_groups:
             return True
-        flags = [accuracy > 0.5 for accuracy in group.accuracies]
+        flags = [response.correct for response in group.responses]
         if self.quotas.with_experience and group.candidates:
             flags[-1] = True
         return 0 < sum(flags) < len(flags)

@@ -196,7 +196,9 @@ def json_damages() -> list[Damage]:
             # Every kind of damage where the file matters most, one kind elsewhere.
             kinds = {"empty": empty, "cut": cut, "zeroed": zero} if words else {"cut": cut}
             for kind, harm in kinds.items():
-                found.append(Damage(f"{file}: {kind}, {command}", on(file, harm), command, "repaired", (words,)))
+                found.append(
+                    Damage(f"{file}: {kind}, {command}", on(file, harm), command, "repaired", (words,))
+                )
     return [
         *found,
         Damage("config.json: deleted, resume", on("config.json", os.unlink), "resume", "repaired"),

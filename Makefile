@@ -72,6 +72,7 @@ bench: $(READY) $(TRL)/.ready
 	$(BIN)/python -m benchmarks.step --case natural
 	$(BIN)/python -m benchmarks.overhead
 	$(BIN)/python -m benchmarks.rollout
+	$(BIN)/python -m benchmarks.launches
 	$(BIN)/python -m benchmarks.limit
 	$(BIN)/python -m benchmarks.scaling
 	$(BIN)/python -m benchmarks.head

@@ -51,8 +51,12 @@ class Segment:
         return torch.cat([in_prompt, so_far], dim=-1)
 
     def to(self, device: torch.device) -> Segment:
-        tensors = (self.response_BT, self.prompt_B, self.prompt_lengths_B)
-        return Segment(*(tensor.to(device) for tensor in tensors), self.longest_prompt)
+        return Segment(
+            self.response_BT.to(device),
+            self.prompt_B.to(device),
+            self.prompt_lengths_B.to(device),
+            self.longest_prompt,
+        )
 
 
 @dataclass(frozen=True)

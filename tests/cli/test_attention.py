@@ -5,8 +5,8 @@ import pytest
 
 from pivot import recipes, tiny
 from pivot.cli import main
-from pivot.cli.attention import load_prompts
 from pivot.config import apply_settings, to_dict
+from pivot.evaluate.sets import SetOptions, read_set
 from pivot.models.loading import load_policy, save_policy
 
 
@@ -52,6 +52,10 @@ def test_a_run_and_the_model_beside_it_see_images_of_the_runs_size(tmp_path, cap
     assert "images of 784 to 3136 pixels" in (out / "attention.svg").read_text()
 
 
+def load_prompts(name, split, limit):
+    return read_set(name, SetOptions({}, limit, split=split)).prompts
+
+
 def test_procedural_splits_by_name():
     assert [p.id for p in load_prompts("tiny", None, 2)] == ["angle/test/0", "count/test/0"]
     assert [p.id for p in load_prompts("tiny-ood", None, 1)] == ["angle/ood/0"]
@@ -74,7 +78,7 @@ def test_any_data_set_with_images(shared_data):
         (["--model", "tiny", "--model", "tiny", "--data", "tiny"], "--model tiny is given twice"),
         (
             ["--model", "/nowhere/model", "--data", "tiny", "--limit", "1"],
-            "there is no model '/nowhere/model'",
+            "the model folder /nowhere/model does not exist",
         ),
     ],
 )

@@ -64,10 +64,11 @@ def test_a_step_on_pictures_and_text_together(tmp_path: Path, layout: str) -> No
     from pivot.rewards.judge import FunctionJudge
     from pivot.runs.progress import Progress
     from pivot.training.build import build_trainer
+    from pivot.types import Anchor
 
     config = small(
-        f"data.train={easyr1(tmp_path)}", "data.holdout=0", "train.prompts_per_step=20", "method.dynamic_sampling=false",
-        f"train.layout={layout}", "method.replay_share=0",
+        f"data.train={easyr1(tmp_path)}", "data.holdout=0", "train.prompts_per_step=20", f"train.layout={layout}",
+        "method.dynamic_sampling=false", "method.replay_share=0",
     )  # fmt: skip
     prompts = training_prompts(config)
     engine = LocalEngine.open(config, None)
@@ -88,6 +89,13 @@ def test_a_step_on_pictures_and_text_together(tmp_path: Path, layout: str) -> No
     assert outcome.update is not None
     assert outcome.update.num_updates > 0
     assert all(norm > 0 for norm in outcome.update.grad_norms)
+    for group in outcome.groups:
+        group.prepared = engine.prepare(group.prompt)
+        group.candidates = tuple(Anchor(response.token_ids_T) for response in group.responses[:2])
+    trainer.anchor_selector._score_candidates(outcome.groups, 1)
+    dependency = {bool(g.prompt.images): [c.dependency for c in g.candidates] for g in outcome.groups}
+    assert dependency[False] == [0.0, 0.0]
+    assert min(dependency[True]) > 0
 
 
 def test_all_rows_are_used_unless_a_number_is_set(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -155,9 +163,10 @@ def test_several_sets_have_their_shares_and_resume(
             raise KeyboardInterrupt
         return row
 
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch:
         patch.setattr(run_module.Run, "_step", stop_after_two)
-        train(config, tmp_path / "stopped", quiet=True)
+        with pytest.raises(KeyboardInterrupt):
+            train(config, tmp_path / "stopped", quiet=True)
     resume(tmp_path / "stopped", quiet=True)
     assert repeatable(tmp_path / "stopped") == repeatable(tmp_path / "whole")
     one, other = weights(tmp_path / "stopped"), weights(tmp_path / "whole")

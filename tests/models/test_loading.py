@@ -1,7 +1,11 @@
 """How a model is loaded and saved, and the messages for those that cannot be loaded."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
+import time
 
 import pytest
 import torch
@@ -166,3 +170,47 @@ def test_an_unknown_name_and_an_empty_folder_say_what_to_give(tmp_path):
     if not torch.cuda.is_available():
         with pytest.raises(UserError, match="no GPU"):
             load_policy("tiny", ModelOptions(device="cuda"))
+
+
+@pytest.mark.parametrize("template", [None, "{{ messages | nothing }}", "{{ raise_exception('no system') }}"])
+def test_a_chat_template_that_cannot_be_used_is_one_sentence(policy, tmp_path, template):
+    save_policy(policy, tmp_path)
+    (tmp_path / "chat_template.jinja").unlink(missing_ok=True)
+    settings = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    settings.pop("chat_template", None)
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    if template is not None:
+        (tmp_path / "chat_template.jinja").write_text(template)
+    with pytest.raises(UserError, match=r"the chat template of .* cannot be used \(") as caught:
+        load_policy(str(tmp_path))
+    assert "\n" not in str(caught.value)
+    assert "chat_template.jinja" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("tinny", "there is no model 'tinny'. Did you mean 'tiny'?"),
+        ("/no/such/folder", "the model folder /no/such/folder does not exist"),
+        ("./a/b/c", "the model folder ./a/b/c does not exist"),
+        ("nobody/no-such-model", "the hub cannot be reached"),
+    ],
+)
+def test_a_model_that_does_not_exist_is_said_at_once(name, sentence):
+    started = time.monotonic()
+    with pytest.raises(UserError) as caught:
+        load_policy(name)
+    assert sentence in str(caught.value)
+    assert time.monotonic() - started < 10
+
+
+def test_a_hub_that_does_not_answer_is_left_quickly():
+    code = "import time; from pivot import hub; t = time.monotonic(); print(hub.is_reachable(), time.monotonic() - t)"
+    environment = {**os.environ, "HF_ENDPOINT": "http://127.0.0.1:1"}
+    environment.pop("HF_HUB_OFFLINE", None)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    answer, seconds = done.stdout.split()
+    assert answer == "False"
+    assert float(seconds) < 20

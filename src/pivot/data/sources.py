@@ -345,4 +345,5 @@ def split_patterns(split: str, config: str | None) -> list[str]:
         f"{home}{split}.parquet",
         f"{home}{split}*/*.parquet",
         f"{home}{split}.jsonl",
+        f"{home}{split}.csv",
     ]

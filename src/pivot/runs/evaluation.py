@@ -52,8 +52,12 @@ class Evaluation:
         has_splits = any(not self._is_whole(name) for name in data.sets)
         splits = settings.sets if has_splits else (data.validation_split,)
         size = settings.final_prompts
-        found = [] if size == 0 else [prompts for split in splits for prompts in self._held_out(split, size)]
-        return {prompts.name: list(prompts.by_id.values()) for prompts in found}
+        found: dict[str, list[Prompt]] = {}
+        for split in splits if size != 0 else ():
+            for prompts in self._held_out(split, size):
+                name = prompts.name if prompts.name not in found else f"{prompts.name}-{split}"
+                found[name] = list(prompts.by_id.values())
+        return found
 
     def _held_out(self, split: str, size: int | None) -> list[Prompts]:
         """A held-out split of each training set that has one. `data.validation` must exist if it is set."""
@@ -68,7 +72,9 @@ class Evaluation:
         data = self.config.data
         if name in self.held_out:
             kept = self.held_out[name][:size]
-            return Prompts(f"{Path(name).stem}-holdout", {p.id: p for p in kept}) if kept else None
+            if not kept:
+                return None
+            return Prompts(f"{kept[0].id.partition('/')[0]}-holdout", {p.id: p for p in kept})
         if self._is_whole(name):
             self.progress.say(
                 f"{name} has no split {split!r}, so nothing is held out: set data.validation=FILE or data.holdout=0.05 "

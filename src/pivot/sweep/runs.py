@@ -129,6 +129,10 @@ def _arm_runs(plan: Plan, name: str, arm: Arm, out: Path, overrides: Overrides) 
         missing = tuple(path for path in arm.needs if _value(config, path) is None and any(problems(config)))
         if not missing:
             validate(config)
+            if config.train.epochs is not None:
+                raise UserError(
+                    "a plan compares runs of equal length: set train.steps instead of train.epochs"
+                )
             _check_curve(plan, config)
         folder = out / _folder_name(plan, arm, seed, config, given)
         yield SweepRun(plan, name, seed, config, settings, folder, missing, overrides)

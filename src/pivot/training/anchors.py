@@ -112,8 +112,13 @@ class AnchorSelector:
         assert found.divergence_BT is not None
         entropy_B = response_means(found.entropy_BT, found.mask_BT).tolist()
         dependency_B = response_means(found.divergence_BT, found.mask_BT).tolist()
-        for row, candidate in enumerate(c for group in groups for c in group.candidates):
-            candidate.entropy, candidate.dependency = entropy_B[row], dependency_B[row]
+        pairs = [(group.prompt, candidate) for group in groups for candidate in group.candidates]
+        for row, (prompt, candidate) in enumerate(pairs):
+            # Without an image there is nothing to corrupt: V = 0 exactly.
+            candidate.entropy, candidate.dependency = (
+                entropy_B[row],
+                dependency_B[row] if prompt.images else 0.0,
+            )
             candidate.logprobs_T = found.logprobs_BT[row, : len(candidate)]
             candidate.entropy_T = found.entropy_BT[row, : len(candidate)]
 

@@ -41,7 +41,9 @@ def test_damage(damage: Damage, whole, tmp_path):
         assert differences(run, whole) == []
         assert json.loads((run / "run.json").read_text())["status"] == "finished"
     if damage.outcome == "repaired" and damage.command == "eval":
-        entries = [json.loads((path / "eval/scores.json").read_text())["evaluations"] for path in (run, whole)]
+        entries = [
+            json.loads((path / "eval/scores.json").read_text())["evaluations"] for path in (run, whole)
+        ]
         assert [(e["name"], e["when"], e["accuracy"]) for e in entries[0]] == [
             (e["name"], e["when"], e["accuracy"]) for e in entries[1]
         ]

@@ -19,9 +19,15 @@ CHANGES = {
     "missing": (lambda w: w.pop(UP), r"1 weight missing from its files \(.*layers.0.mlp.up_proj.weight\)"),
     "many": (lambda w: [w.pop(name) for name in list(w)[1:]], r"67 weights missing .* and 64 more"),
     "unknown": (lambda w: w.update(extra=torch.zeros(2)), r"1 weight unknown to its architecture \(extra\)"),
-    "shape": (lambda w: w.update({UP: w[UP][:-1].clone()}), r"up_proj.weight is \[383, 128\] instead of \[384, 128\]"),
+    "shape": (
+        lambda w: w.update({UP: w[UP][:-1].clone()}),
+        r"up_proj.weight is \[383, 128\] instead of \[384, 128\]",
+    ),
     "nan": (lambda w: w[UP][3, 5:].fill_(float("nan")), r"1 weight not finite \(.*up_proj.weight\)"),
-    "infinity": (lambda w: [w[n].fill_(-torch.inf) for n in (UP, DOWN)], r"2 weights not finite \(.*down_proj"),
+    "infinity": (
+        lambda w: [w[n].fill_(-torch.inf) for n in (UP, DOWN)],
+        r"2 weights not finite \(.*down_proj",
+    ),
 }
 
 

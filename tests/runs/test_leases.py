@@ -78,7 +78,10 @@ def test_a_checkpoint_that_goes_before_its_lease_is_one_sentence(tmp_path, monke
         return descriptor
 
     monkeypatch.setattr(os, "open", late)
-    with pytest.raises(UserError, match=r"step-1 was deleted by its run"), lease(store.folder / "step-1" / "model"):
+    with (
+        pytest.raises(UserError, match=r"step-1 was deleted by its run"),
+        lease(store.folder / "step-1" / "model"),
+    ):
         pass
 
 

@@ -25,7 +25,7 @@ HEADER = "identity"
 """In the first line of a file of samples: everything that a sample's text and grade depend on."""
 LABELS = "labels"
 """Beside it: the labels of the entry of scores.json."""
-REQUIRED = frozenset({"name", "when", "blank", "samples", "prompts", "accuracy", "interval"})
+REQUIRED = frozenset({"name", "when", "blank", "samples", "accuracy"})
 """Fields of every entry of scores.json."""
 
 

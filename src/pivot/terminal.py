@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import unicodedata
+from functools import cache
 
 _KEPT = "\n\t"
 _BIDIRECTIONAL = frozenset("\u200e\u200f\u061c\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
@@ -21,3 +23,9 @@ def printable(text: str) -> str:
 
 def _is_unsafe(char: str) -> bool:
     return char not in _KEPT and (unicodedata.category(char) in ("Cc", "Cs") or char in _BIDIRECTIONAL)
+
+
+@cache
+def warn(sentence: str) -> None:
+    """Print a sentence on standard error, once per process."""
+    print(printable(sentence), file=sys.stderr)

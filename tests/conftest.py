@@ -7,6 +7,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import json
+import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -60,6 +61,21 @@ def policy():
     from pivot.models.loading import load_policy
 
     return load_policy("tiny")
+
+
+@pytest.fixture(scope="session")
+def save_tiny():
+    """Makes the tiny model a checkpoint of a run."""
+    from pivot import tiny
+    from pivot.runs.checkpoint import CheckpointStore
+
+    def save(run: Path, step: int) -> Path:
+        def write(folder: Path) -> None:
+            shutil.copytree(tiny.checkpoint_path("easy"), folder / "model")
+
+        return CheckpointStore(run, keep_last=9).save(step, write).path
+
+    return save
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
+from functools import cache
 from typing import Any, TextIO, cast
 
 _UNSAFE = re.compile(
@@ -48,3 +49,9 @@ def protect_output() -> None:
         sys.stdout = cast(TextIO, SafeStream(sys.stdout))
     if not isinstance(sys.stderr, SafeStream):
         sys.stderr = cast(TextIO, SafeStream(sys.stderr))
+
+
+@cache
+def warn(sentence: str) -> None:
+    """Print a sentence on standard error, once per process."""
+    print(printable(sentence), file=sys.stderr)

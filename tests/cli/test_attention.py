@@ -1,9 +1,8 @@
 import json
-import shutil
 
 import pytest
 
-from pivot import recipes, tiny
+from pivot import recipes
 from pivot.cli import main
 from pivot.config import apply_settings, to_dict
 from pivot.evaluate.sets import SetOptions, read_set
@@ -31,9 +30,9 @@ def test_two_models_in_one_figure(tmp_path, capsys):
     assert f"tiny: {first[0]:.1%}" in said
 
 
-def test_a_run_and_the_model_beside_it_see_images_of_the_runs_size(tmp_path, capsys):
+def test_a_run_and_the_model_beside_it_see_images_of_the_runs_size(tmp_path, capsys, save_tiny):
     run = tmp_path / "run"
-    shutil.copytree(tiny.checkpoint_path("easy"), run / "checkpoints" / "step-8" / "model")
+    save_tiny(run, 8)
     chosen = ["model.min_pixels=784", "model.max_pixels=3136", "rollout.max_tokens=8"]
     (run / "config.json").write_text(json.dumps(to_dict(apply_settings(recipes.get("tiny"), chosen))))
     out = tmp_path / "out"

@@ -99,9 +99,9 @@ def test_several_models_give_the_papers_table(elsewhere, capsys):
     assert "| Model |" in capsys.readouterr().out
 
 
-def test_a_run_is_evaluated_as_it_was_trained(elsewhere):
+def test_a_run_is_evaluated_as_it_was_trained(elsewhere, save_tiny):
     run = elsewhere / "runs" / "x"
-    shutil.copytree(tiny.checkpoint_path("easy"), run / "checkpoints" / "step-8" / "model")
+    save_tiny(run, 8)
     chosen = [
         "model.max_pixels=3136",
         "model.min_pixels=784",

@@ -229,9 +229,9 @@ def test_real_rows_and_the_procedural_splits_load(shared_data):
     ]
 
 
-def test_a_checkpoint_knows_its_run(tmp_path):
+def test_a_checkpoint_knows_its_run(tmp_path, save_tiny):
     run = tmp_path / "runs" / "x"
-    shutil.copytree(find_target("tiny").folder, run / "checkpoints" / "step-8" / "model")
+    save_tiny(run, 8)
     config = apply_settings(recipes.get("tiny"), ["model.max_pixels=3136", "model.dtype=bfloat16"])
     (run / "config.json").write_text(json.dumps(to_dict(config)))
     for name in (run, run / "checkpoints" / "step-8", run / "checkpoints" / "step-8" / "model"):

@@ -35,11 +35,11 @@ def base(tmp_path):
 
 
 @pytest.fixture
-def new_run(tmp_path):
+def new_run(tmp_path, save_tiny):
     """Makes a run of the tiny recipe with some settings."""
 
     def make(name, *settings):
-        model(tmp_path / name / "checkpoints" / "step-2" / "model")
+        save_tiny(tmp_path / name, 2)
         config = apply_settings(recipes.get("tiny"), settings)
         (tmp_path / name / "config.json").write_text(json.dumps(to_dict(config)))
         return find_target(str(tmp_path / name))

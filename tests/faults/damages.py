@@ -30,7 +30,7 @@ METHOD = "pivot-grpo"
 SETTINGS = (
     "train.steps=3",
     "train.prompts_per_step=2",
-    "rollout.max_tokens=32",
+    "rollout.max_tokens=64",
     "checkpoint.every=1",
     "checkpoint.keep_last=3",
     "log.rollouts_per_step=1",
@@ -202,8 +202,13 @@ def json_damages() -> list[Damage]:
     return [
         *found,
         Damage("config.json: deleted, resume", on("config.json", os.unlink), "resume", "repaired"),
-        Damage("every JSON file cut, compare", lambda run: [cut(run / file) for file in repaired], "compare", "repaired"),
-    ]  # fmt: skip
+        Damage(
+            "every JSON file cut, compare",
+            lambda run: [cut(run / file) for file in repaired],
+            "compare",
+            "repaired",
+        ),
+    ]
 
 
 DAMAGES = [
@@ -211,7 +216,8 @@ DAMAGES = [
     *json_damages(),
     Damage("metrics.jsonl: row lost, accepted", on("metrics.jsonl", edit_lines(lambda lines: lines[1:])),
            "accept", "noticed", ("metrics.jsonl: step 1 missing", "continuing without these rows")),
-    Damage("config.json: edited", edit_config, "resume", "refused", ("train.lr is 0.125, was", "--accept-changed-config")),
+    Damage("config.json: edited", edit_config, "resume", "refused",
+           ("train.lr is 0.125, was", "--accept-changed-config")),
     Damage("config.json: edited, accepted", edit_config, "accept", "noticed", ("continuing with the changed",)),
     Damage("checkpoint renamed", rename_checkpoint, "resume", "noticed",
            ("step-7 is damaged (it is the checkpoint of step 3 under another name)", "resuming from step-2")),
@@ -220,12 +226,14 @@ DAMAGES = [
     Damage("checkpoint of another run, eval", make_foreign, "eval", "refused", ("belongs to another run",)),
     Damage("checkpoints deleted", on("checkpoints", shutil.rmtree), "resume", "refused", ("the run had saved step 3",)),
     Damage("newest checkpoint deleted", on(LAST, shutil.rmtree), "resume", "noticed", ("step-3 is missing",)),
-    Damage("weights zeroed in part, resume", on(WEIGHTS, zero_part), "resume", "noticed", ("checksum differs", "step-2")),
+    Damage("weights zeroed in part, resume", on(WEIGHTS, zero_part), "resume", "noticed",
+           ("checksum differs", "resuming from step-2")),
     Damage("weights zeroed in part, eval", on(WEIGHTS, zero_part), "eval", "refused",
            ("model/model.safetensors: checksum differs", "or use")),
     Damage("weights zeroed in part, attention", on(WEIGHTS, zero_part), "attention", "refused", ("checksum differs",)),
     Damage("weights zeroed in part, train --model", on(WEIGHTS, zero_part), "train", "refused", ("checksum differs",)),
     Damage("weights cut, eval", on(WEIGHTS, cut), "eval", "refused", ("bytes instead of",)),
-    Damage("checksums deleted, eval", on(f"{LAST}/checksums.json", os.unlink), "eval", "refused", ("checksums.json: missing",)),
+    Damage("checksums deleted, eval", on(f"{LAST}/checksums.json", os.unlink), "eval", "refused",
+           ("checksums.json: missing",)),
     Damage("tokenizer cut, eval", on(f"{LAST}/model/tokenizer.json", cut), "eval", "refused", ("tokenizer.json",)),
 ]  # fmt: skip

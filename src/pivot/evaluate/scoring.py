@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from pivot import locks
 from pivot.durable import DamagedFile, read_json, write_json
 from pivot.errors import UserError
 from pivot.jsonl import read_rows
+from pivot.terminal import warn
 from pivot.types import Prompt
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ HEADER = "identity"
 """In the first line of a file of samples: everything that a sample's text and grade depend on."""
 LABELS = "labels"
 """Beside it: the labels of the entry of scores.json."""
-REQUIRED = frozenset({"name", "when", "blank", "samples", "prompts", "accuracy", "interval"})
+REQUIRED = frozenset({"name", "when", "blank", "samples", "accuracy"})
 """Fields of every entry of scores.json."""
 
 
@@ -205,10 +205,9 @@ def read_scores(path: Path) -> list[dict[str, Any]]:
     if isinstance(entries, list) and all(isinstance(e, dict) and set(e) >= REQUIRED for e in entries):
         return entries
     rebuilt = [entry for file in sorted(path.parent.glob("*.jsonl")) if (entry := _rescore(file)) is not None]
-    print(
+    warn(
         f"{path} is damaged; {len(rebuilt)} of its scores are computed again from the samples beside it, and what a "
-        "run measured of itself is lost: `pivot eval` measures it again",
-        file=sys.stderr,
+        "run measured of itself is lost: `pivot eval` measures it again"
     )
     return rebuilt
 

@@ -13,7 +13,6 @@ from the first of these that has a value:
 from __future__ import annotations
 
 import hashlib
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -29,6 +28,7 @@ from pivot.durable import read_json, sha256
 from pivot.errors import UserError
 from pivot.evaluate.settings import Dtype
 from pivot.models.loading import cached_if_offline, file_limits, resolve_model
+from pivot.terminal import warn
 
 PAPER = "geo3k-3b"
 """The recipe with the default image limits, grader and response limit."""
@@ -71,7 +71,7 @@ class Target:
             return None
         stored, note = read_config(self.run)
         if note:
-            print(note, file=sys.stderr)
+            warn(note)
         return from_dict({name: section for name, section in stored.items() if name != "method"})
 
     @cached_property

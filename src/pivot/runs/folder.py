@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import uuid
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -24,6 +23,7 @@ from pivot.durable import (
 from pivot.errors import UserError
 from pivot.jsonl import encode_row, read_rows
 from pivot.runs.history import FILES, METRICS, describe_loss, read_found, record, settle
+from pivot.terminal import warn
 
 
 class RunFolder:
@@ -77,7 +77,7 @@ class RunFolder:
         """The resolved configuration; a damaged file is restored from the newest checkpoint."""
         config, note = read_config(self.path)
         if note:
-            print(f"{note}, and the file is restored", file=sys.stderr)
+            warn(f"{note}, and the file is restored")
             self.write_config(config)
         return config
 
@@ -185,7 +185,7 @@ def read_status(run: Path) -> dict[str, Any]:
             run / "run.json", "it is written anew, and the run's status is taken from its checkpoints"
         )
     except DamagedFile as damage:
-        print(damage, file=sys.stderr)
+        warn(str(damage))
         return {}
 
 

@@ -11,6 +11,7 @@ from pivot.checkpoint_reader import Origin, read_origin
 from pivot.errors import UserError
 from pivot.runs.checkpoint import Checkpoint, CheckpointStore
 from pivot.runs.folder import RunFolder
+from pivot.terminal import printable
 
 MAY_CHANGE = ("train.steps",)
 """Settings that `RunFolder.extend` changes."""
@@ -62,7 +63,7 @@ def _last_good(folder: RunFolder, store: CheckpointStore) -> Checkpoint | None:
         if isinstance(saved, int) and saved > start.step and not (store.folder / f"step-{saved}").exists():
             damaged.append(f"checkpoint step-{saved} is missing")
         for sentence in damaged:
-            print(f"{sentence}; resuming from {start.path.name}", file=sys.stderr)
+            print(printable(f"{sentence}; resuming from {start.path.name}"), file=sys.stderr)
     return start
 
 
@@ -93,7 +94,7 @@ def _check_config(folder: RunFolder, start: Checkpoint, origin: Origin, accept: 
             f"{what}; undo the change, or continue with it by --accept-changed-config (accept_changed_config=True "
             "in Python)"
         )
-    print(f"{what}; continuing with the changed configuration", file=sys.stderr)
+    print(printable(f"{what}; continuing with the changed configuration"), file=sys.stderr)
 
 
 def _check_history(folder: RunFolder, start: Checkpoint, origin: Origin | None, accept: Accept) -> None:
@@ -106,7 +107,7 @@ def _check_history(folder: RunFolder, start: Checkpoint, origin: Origin | None, 
             f"{what}; restore the files from a copy, or continue without these rows by --accept-lost-history "
             "(accept_lost_history=True in Python)"
         )
-    print(f"{what}; continuing without these rows", file=sys.stderr)
+    print(printable(f"{what}; continuing without these rows"), file=sys.stderr)
     known = folder.status().get("lost_history")
     told = [*(known if isinstance(known, list) else []), f"{start.path.name}: {loss}"]
     folder.update_status(lost_history=list(dict.fromkeys(told)))

@@ -14,7 +14,8 @@ SECONDS = float(os.environ.get("SOAK_ROWS_SECONDS", "60"))
 ROWS = 200
 """Of a file."""
 TEXTS = ["", " ", "5", "<image>", "<image><image>", "Find x.", "\x00\x1b[2J", "\ud800", "\u202eabc", "ﷺ" * 50,
-         "9" * 6000, "a" * 200_000, "<|im_end|>", "<|image_pad|>", "{{7*7}}", "../../etc/passwd", "=1+1", "\\boxed{5}"]  # fmt: skip
+         "9" * 6000, "a" * 200_000, "<|im_end|>", "<|image_pad|>", "{{7*7}}", "../../etc/passwd", "=1+1",
+         "\\boxed{5}"]  # fmt: skip
 IMAGES = ["a.png", "none.png", "/etc/passwd", "../a.png", "cut.png", "", "data:image/png;base64,AAAA", "http://127.0.0.1/x",
           {"bytes": "AAAA"}, {"path": "a.png"}, [], ["a.png"], ["a.png", "a.png"], 5, None, True]  # fmt: skip
 ODD = [None, True, 0, -1, 1.5, 10**30, float("nan"), float("inf"), [], {}, [[[]]], {"a": {"b": [None]}}]

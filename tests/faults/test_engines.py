@@ -7,7 +7,7 @@ import importlib.util
 import json
 
 import pytest
-from fault_harness import differences, newest_checkpoint, repeatable_rows, wait_until
+from fault_harness import PATIENCE, differences, newest_checkpoint, repeatable_rows, wait_until
 from soak_table import record
 
 from pivot.config import Config
@@ -38,15 +38,18 @@ class Engine:
 
     def train(self, config: Config, run, ordered: str = "", **faults):
         options = () if self.name == "local" else ("--engine", "verl", "--gpus", "1")
-        return self.server.train(config, run, *options, environment=environment(ordered), **faults)
+        return self.server.train(config, run, *options, **self._order(ordered), **faults)
 
     def resume(self, run, ordered: str = "", **faults):
         wait_until(lambda: is_free(run), what="the end of the run that was killed")
-        return self.server.resume(run, environment=environment(ordered), **faults)
+        return self.server.resume(run, **self._order(ordered), **faults)
 
-
-def environment(ordered: str) -> dict[str, str]:
-    return {"FAULT_REWARD": ordered}
+    def _order(self, ordered: str) -> dict[str, object]:
+        # Ray needs its time to start on a busy machine.
+        return {
+            "environment": {"FAULT_REWARD": ordered},
+            "patience": PATIENCE if self.name == "local" else 2400.0,
+        }
 
 
 def is_free(run) -> bool:
@@ -98,7 +101,7 @@ def test_a_run_that_meets_every_fault_ends_as_if_it_had_met_none(
     CheckpointStore(run).latest_good(report=damage.append)
     assert damage == []
     if name == "local":
-        assert server.train(config, tmp_path / "whole", environment=environment("")).code == 0
+        assert engine.train(config, tmp_path / "whole").code == 0
         assert differences(run, tmp_path / "whole") == []
     faults = "refused checkpoint, raising and hanging reward, SIGKILL, flipped bit, SIGTERM"
     record("engines", f"{name}: {faults}", "finished" + (", bit for bit" if name == "local" else ""))

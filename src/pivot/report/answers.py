@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 
 from pivot.report import panels
 from pivot.report.charts import Chart
@@ -10,7 +11,7 @@ from pivot.report.page import Page
 from pivot.report.panels import Panel
 from pivot.report.run import RunData
 from pivot.report.tables import Column, Row, Table, to_html
-from pivot.runs.answers import MANY_TRUTHS, AnswerWatch
+from pivot.runs.answers import DIFFERING, MANY_TRUTHS, TOP, AnswerWatch, entries
 from pivot.terminal import printable
 
 CHARTS = (
@@ -37,10 +38,10 @@ INTRO = (
 )
 
 
-def add_answers(page: Page, run: RunData) -> list[Chart]:
+def add_answers(page: Page, run: RunData) -> Sequence[Chart]:
     """Add the section; runs without these metrics have none."""
     charts = panels.line_charts(run, CHARTS)
-    rows = [row for row in run.metrics if row.get("answers/top")]
+    rows = [row for row in run.metrics if entries(row, TOP)]
     if not rows:
         return charts
     suspicious = AnswerWatch(run.metrics).suspicious
@@ -66,7 +67,7 @@ def _most_rewarded(rows: list[dict]) -> Table:
     responses: Counter[str] = Counter()
     truths: Counter[str] = Counter()
     for row in rows:
-        for answer, num_prompts, num_responses, num_truths in row["answers/top"]:
+        for answer, num_prompts, num_responses, num_truths in entries(row, TOP):
             prompts[answer] += num_prompts
             responses[answer] += num_responses
             truths[answer] = max(truths[answer], num_truths)
@@ -87,7 +88,7 @@ def _differing(rows: list[dict], suspicious: dict[str, list[str]]) -> Table:
     responses: Counter[tuple[str, str, str]] = Counter()
     steps: dict[tuple[str, str, str], list[int]] = defaultdict(list)
     for row in rows:
-        for answer, truth, path, count in row.get("answers/differing", ()):
+        for answer, truth, path, count in entries(row, DIFFERING):
             responses[answer, truth, path] += count
             steps[answer, truth, path].append(row["step"])
     order = sorted(responses, key=lambda pair: (-len(suspicious.get(pair[0], ())), -responses[pair], pair))
@@ -113,7 +114,7 @@ def _by_step(rows: list[dict]) -> Table:
     found = tuple(
         Row(
             f"{row['step']}",
-            (", ".join(f"{printable(answer)} ({prompts})" for answer, prompts, *_ in row["answers/top"]),),
+            (", ".join(f"{printable(answer)} ({prompts})" for answer, prompts, *_ in entries(row, TOP)),),
         )
         for row in rows[-2 * MOST_ROWS :]
     )

@@ -15,7 +15,8 @@ from pivot.rewards.verifier import Reason, check_answer
 from pivot.types import RolloutGroup
 
 PATHS = ("fast", "structured", "library")
-TOP = 5
+TOP, DIFFERING = "answers/top", "answers/differing"
+NUM_TOP = 5
 """Rewarded answers that a row lists."""
 MOST_PAIRS = 20
 """Pairs of answer and truth with different text that a row lists."""
@@ -29,40 +30,48 @@ _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 def answer_metrics(groups: Sequence[RolloutGroup]) -> dict[str, Any]:
     """The `answers/` keys of a step, from all rewarded responses; docs/metrics.md explains them."""
-    paths: Counter[str] = Counter()
+    rewarded = [
+        (group.prompt, response.reward)
+        for group in groups
+        for response in group.responses
+        if response.reward is not None and response.reward.correct
+    ]
+    paths = Counter(reward.path for _, reward in rewarded)
+    row: dict[str, Any] = {f"answers/path_{name}": paths[name] for name in PATHS} if any(paths) else {}
     prompts: dict[str, set[str]] = defaultdict(set)
     truths: dict[str, set[str]] = defaultdict(set)
-    rewarded: Counter[str] = Counter()
+    responses: Counter[str] = Counter()
     pairs: Counter[tuple[str, str, str]] = Counter()
-    solved: set[str] = set()
-    for group in groups:
-        truth = _short(group.prompt.answer)
-        for reward in (response.reward for response in group.responses):
-            if reward is None or not reward.correct:
-                continue
-            paths[reward.path] += 1
-            solved.add(group.prompt.id)
-            if reward.extracted is None:
-                continue
-            answer = _short(reward.extracted)
-            rewarded[answer] += 1
-            prompts[answer].add(group.prompt.id)
-            truths[answer].add(truth)
-            if _plain(answer) != _plain(truth):
-                pairs[answer, truth, reward.path] += 1
-    if not paths:
-        return {}
-    row: dict[str, Any] = {f"answers/path_{name}": paths[name] for name in PATHS} if any(paths) else {}
-    if not rewarded:
+    for prompt, reward in rewarded:
+        if reward.extracted is None:
+            continue
+        answer, truth = _short(reward.extracted), _short(prompt.answer)
+        responses[answer] += 1
+        prompts[answer].add(prompt.id)
+        truths[answer].add(truth)
+        if _plain(answer) != _plain(truth):
+            pairs[answer, truth, reward.path] += 1
+    if not responses:
         return row
-    order = sorted(rewarded, key=lambda answer: (-len(prompts[answer]), -rewarded[answer], answer))
+    order = sorted(responses, key=lambda answer: (-len(prompts[answer]), -responses[answer], answer))
     listed = sorted(pairs, key=lambda pair: (-len(truths[pair[0]]), -pairs[pair], pair))
     return row | {
-        "answers/top_share": len(prompts[order[0]]) / len(solved),
-        "answers/differing_share": pairs.total() / rewarded.total(),
-        "answers/top": [[a, len(prompts[a]), rewarded[a], len(truths[a])] for a in order[:TOP]],
-        "answers/differing": [[*pair, pairs[pair]] for pair in listed[:MOST_PAIRS]],
+        "answers/top_share": len(prompts[order[0]]) / len({prompt.id for prompt, _ in rewarded}),
+        "answers/differing_share": pairs.total() / responses.total(),
+        TOP: [[a, len(prompts[a]), responses[a], len(truths[a])] for a in order[:NUM_TOP]],
+        DIFFERING: [[*pair, pairs[pair]] for pair in listed[:MOST_PAIRS]],
     }
+
+
+def entries(row: Mapping[str, Any], key: str) -> list[list[Any]]:
+    """The list of `TOP` (answer, three counts) or `DIFFERING` (answer, truth, path, count) without damaged entries."""
+    kinds = {TOP: (str, int, int, int), DIFFERING: (str, str, str, int)}[key]
+    listed = row.get(key)
+    return [
+        entry
+        for entry in (listed if isinstance(listed, list) else ())
+        if isinstance(entry, list) and [type(part) for part in entry] == list(kinds)
+    ]
 
 
 class AnswerWatch:
@@ -84,7 +93,7 @@ class AnswerWatch:
     def add(self, row: Mapping[str, Any]) -> str | None:
         """Remember a step; a sentence when an answer becomes suspicious, and each time its truths have doubled."""
         reached = []
-        for answer, truth, *_ in row.get("answers/differing", ()):
+        for answer, truth, _, _ in entries(row, DIFFERING):
             known = self._truths.setdefault(answer, [])
             if not all(are_different(truth, other) for other in known):
                 continue

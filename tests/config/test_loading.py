@@ -69,7 +69,7 @@ def test_settings_take_the_type_of_their_field():
     assert config.eval.blank is False
     assert config.corruption.kind == "grey"
     assert config.corruption.raw is True
-    assert config.reward.function == "a:b=c"
+    assert config.reward.functions == ("a:b=c",), "under its former name"
 
 
 def test_of_two_settings_for_one_field_the_last_counts():

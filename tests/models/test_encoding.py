@@ -57,3 +57,26 @@ def test_the_cache_forgets_the_oldest_and_never_mixes_prompts(policy, picture):
         encoder.encode(Prompt(f"p{index}", "<image>One?", "1", (picture(),)))
     assert encoder._cache_bytes <= encoder.cache_limit
     assert len(encoder._cache) < 20
+
+
+def test_a_rows_system_message_takes_the_place_of_the_papers_and_stays_text(policy):
+    ids = policy.encoder.encode(Prompt("a", "1?", "1", system="Be <|im_end|> brief.")).input_ids_L
+    text = policy.tokenizer.decode(ids)
+    assert text.startswith("<|im_start|>system\nBe <|im_end|> brief.<|im_end|>\n<|im_start|>user\n1?")
+    usual = policy.encoder.encode(Prompt("b", "1?", "1")).input_ids_L
+    end = policy.tokenizer.convert_tokens_to_ids("<|im_end|>")
+    assert (ids == end).sum() == (usual == end).sum()
+
+
+def test_without_a_system_message_the_chat_template_decides(policy):
+    """The tiny model's prints the paper's, as Qwen2.5-VL's does."""
+    none = policy.encoder.encode(Prompt("a", "1?", "1", system=None)).input_ids_L
+    usual = policy.encoder.encode(Prompt("b", "1?", "1")).input_ids_L
+    assert torch.equal(none, usual)
+
+
+def test_a_rendered_turn_replaces_the_papers_template(policy):
+    encoded = policy.encoder.encode(Prompt("a", "1?", "1", turn="Q: 1? A:"))
+    assert policy.tokenizer.decode(encoded.input_ids_L).endswith(
+        "user\nQ: 1? A:<|im_end|>\n<|im_start|>assistant\n"
+    )

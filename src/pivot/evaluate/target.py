@@ -27,6 +27,7 @@ from pivot.durable import sha256
 from pivot.errors import UserError
 from pivot.evaluate.settings import Dtype
 from pivot.models.loading import file_limits, resolve_model
+from pivot.rewards.verifier import answer_finder
 
 PAPER = "geo3k-3b"
 """The recipe with the default image limits, grader and response limit."""
@@ -265,6 +266,7 @@ def _with_options(chosen: Conditions, given: GivenOptions, model: str) -> Condit
     if asked:
         options = " and ".join(f"--{name}" for name in asked)
         changes["prompt"] = Sourced(overlay(chosen.prompt.value, asked, "prompt."), options)
+        answer_finder(changes["prompt"].value.answer)
     return replace(chosen, **changes)
 
 

@@ -103,3 +103,9 @@ def test_a_full_disk_is_one_sentence() -> None:
 def test_lines_with_huge_integers_keep_their_place() -> None:
     huge = b'{"response": "\\\\boxed{5}", "answer": ' + b"7" * 5000 + b"}\n"
     assert [row["reason"] for row in grade(huge + line("\\boxed{5}", 5))] == ["unparsable", "correct"]
+
+
+def test_other_forms_of_answers() -> None:
+    data = line("<think>a</think> <answer>5</answer>", "5") + line("\\boxed{5}", "5")
+    assert [row["reason"] for row in grade(data, "--answer", "tag")] == ["correct", "no answer"]
+    assert grade(line("so x = 5.", "5"), "--answer", r"= (\d+)")[0]["extracted"] == "5"

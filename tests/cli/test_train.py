@@ -50,7 +50,7 @@ def test_a_run_ends_with_a_table_and_can_be_shown_again(tmp_path, capsys):
         (["--set", "train.minibatch_prompts=64"], "minibatch_prompts"),
         (["--resume", "/no/such/run"], "holds no run"),
         (["--resume", "/no/such/run", "--set", "train.lr=1"], "leave out --set"),
-        (["--reward", "nowhere:f"], "cannot import 'nowhere'"),
+        (["--reward", "nowhere:f"], "There is no module 'nowhere' on Python's path"),
     ],
 )
 def test_a_mistake_is_one_sentence(tmp_path, capsys, monkeypatch, arguments, sentence):
@@ -81,3 +81,77 @@ def test_every_setting_is_explained(capsys):
     shown = capsys.readouterr().out
     for name in ("prompts_per_step", "anchor_coef", "micro_batch_tokens", "bad_rows"):
         assert name in shown
+
+
+REWARDS = """
+def accuracy(completions, answer):
+    return [float(f"boxed{{{truth}}}" in text) for text, truth in zip(completions, answer)]
+
+
+async def brevity(completions, **columns):
+    return [None if i % 2 else 1 - len(text) / 400 for i, text in enumerate(completions)]
+"""
+
+
+def test_own_rewards_and_an_own_prompt_from_files(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rw.py").write_text(REWARDS)
+    (tmp_path / "ask.jinja").write_text("{{ question }} Write \\boxed{ } at the end.")
+    own = ["--reward", "rw.py:accuracy", "--reward", "./rw.py:brevity", "--set", "reward.weights=[1.0, 0.2]"]
+    own += ["--set", "prompt.template=ask.jinja", "--method", "grpo", "--set", "eval.final_prompts=0"]
+    small = [word for word in SMALL if word != "--quiet"]
+    assert main(["train", "--recipe", "tiny", "--out", "run", *small, *own]) == 0
+    shown = capsys.readouterr().out
+    file = tmp_path / "rw.py"
+    assert (
+        f"reward: 1 x {file}:accuracy + 0.2 x {file}:brevity; correct above 0.5; no format advantage" in shown
+    )
+    assert "prompt: template of its own" in shown
+    row = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[0])
+    assert row["reward/rw.accuracy"] == row["reward/accuracy"]
+    assert 0 < row["reward/brevity"] < 1
+    assert main(["buffer", "run"]) == 2
+    assert "was trained with grpo, a method without replay: it has no experience" in capsys.readouterr().err
+    words = [
+        "eval",
+        "--model",
+        "run",
+        "--benchmarks",
+        "tiny-test",
+        "--limit",
+        "1",
+        "--samples",
+        "1",
+        "--quiet",
+    ]
+    assert main(words) == 0
+    assert "prompt: template of its own (its run)" in " ".join(capsys.readouterr().out.split())
+    (scored,) = json.loads((tmp_path / "run/eval/scores.json").read_text())["evaluations"]
+    assert main([*words, "--template", "{{ question }}", "--answer", "tag"]) == 0
+    assert "prompt: template of its own, answer tag (--template and --answer)" in capsys.readouterr().out
+    other = json.loads((tmp_path / "run/eval/scores.json").read_text())["evaluations"][-1]
+    assert scored["settings"]["template"] != other["settings"]["template"]
+
+
+@pytest.mark.parametrize(
+    ("reward", "sentence"),
+    [
+        ("rw.py:acuracy", "rw.py has no reward function 'acuracy'; the nearest is accuracy."),
+        (
+            "rw:accuracy",
+            "There is no module 'rw' on Python's path for the reward function rw; to use the file in this ",
+        ),
+        ("none.py:f", "none.py for the reward function."),
+        (
+            "acuracy",
+            "reward.functions names 'acuracy', which is neither accuracy nor format; write one of these, ",
+        ),
+    ],
+)
+def test_a_wrong_reward_is_one_sentence(tmp_path, capsys, monkeypatch, reward, sentence):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rw.py").write_text(REWARDS)
+    assert main(["train", "--recipe", "tiny", "--out", "run", *SMALL, "--reward", reward]) == 2
+    said = capsys.readouterr().err
+    assert sentence in said
+    assert len(said.splitlines()) == 1

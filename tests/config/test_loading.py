@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pivot.config import Config, apply_settings, from_dict, load_file, to_dict
+from pivot.config import Config, PromptConfig, apply_settings, from_dict, load_file, to_dict
 from pivot.config.schema import all_fields
 from pivot.errors import UserError
 from pivot.method import PRESETS
@@ -69,7 +69,7 @@ def test_settings_take_the_type_of_their_field():
     assert config.eval.blank is False
     assert config.corruption.kind == "grey"
     assert config.corruption.raw is True
-    assert config.reward.function == "a:b=c"
+    assert config.reward.functions == ("a:b=c",), "under its former name"
 
 
 def test_of_two_settings_for_one_field_the_last_counts():
@@ -235,3 +235,30 @@ def test_a_broken_file_is_refused_in_one_sentence(name, content, part, tmp_path)
 def test_an_empty_file_sets_nothing(tmp_path):
     (tmp_path / "run.yaml").write_text("# nothing yet\n")
     assert load_file(tmp_path / "run.yaml") == {}
+
+
+def test_a_configuration_of_an_older_run_has_one_reward_function_and_the_papers_prompt():
+    old = to_dict(Config())
+    del old["prompt"]
+    old["reward"] = {"function": "m:f", "grader": "mathruler", "workers": 1, "timeout": 60.0}
+    read = from_dict(old)
+    assert read.reward.functions == ("m:f",)
+    assert read.reward.grader == "mathruler"
+    assert read.prompt == PromptConfig()
+    assert from_dict({"reward": {"function": None}}).reward.functions == ()
+
+
+def test_a_template_is_stored_as_text_and_a_reward_file_with_its_whole_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ask.jinja").write_text("{{ question }} Please.")
+    settings = [
+        "prompt.template=ask.jinja",
+        "reward.functions=[./rw.py:f, accuracy, m:g]",
+        "reward.weights=1, 0.5, 0",
+    ]
+    config = apply_settings(Config(), settings)
+    assert config.prompt.template == "{{ question }} Please."
+    assert config.reward.functions == (f"{tmp_path}/rw.py:f", "accuracy", "m:g")
+    assert config.reward.weights == (1.0, 0.5, 0.0)
+    (tmp_path / "ask.jinja").unlink()
+    assert from_dict(to_dict(config)) == config, "the file is not needed again"

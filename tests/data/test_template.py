@@ -1,11 +1,13 @@
 """The paper's template and the positions of images in it."""
 
+from dataclasses import replace
+
 import jinja2
 import pytest
 from PIL import Image
 
 from pivot.data import template
-from pivot.data.template import ImagePlace
+from pivot.data.template import ImagePlace, PromptStyle
 from pivot.errors import UserError
 from pivot.tiny import procedural
 from pivot.types import Prompt
@@ -95,3 +97,68 @@ def test_special_tokens_in_a_question_stay_in_text_segments():
     assert [segment for segment in found if isinstance(segment, ImagePlace)] == [ImagePlace(0)]
     assert isinstance(found[1], str)
     assert "<|image_pad|>" in found[1]
+
+
+def test_the_papers_template_as_jinja_says_the_same():
+    for question in ("Find x.", "  <image> Find x.\n", "{{ 7 * 7 }} {% if %}"):
+        assert template.render(template.TEMPLATE, question) == template.user_text(question)
+
+
+def test_the_papers_style_leaves_a_prompt_as_it_is():
+    asked = prompt("Find x.", 1)
+    assert PromptStyle().apply(asked) is asked
+
+
+def test_a_style_of_ones_own_places_question_and_images():
+    style = PromptStyle("Be brief.", "<image>Q: {{ question }}\nAnswer in <answer> tags.")
+    asked = style.apply(prompt("Find x.", 1))
+    assert template.segments(asked) == (ImagePlace(0), "Q: Find x.\nAnswer in <answer> tags.")
+    assert template.system_text(asked) == "Be brief."
+    with pytest.raises(UserError, match="p/1"):
+        template.segments(style.apply(prompt("<image>Find x.", 1)))
+
+
+def test_the_setting_wins_over_the_rows_system_message_and_that_over_the_papers():
+    own = replace(prompt("Find x.", 0), system="You are a cat.")
+    assert template.system_text(PromptStyle().apply(own)) == "You are a cat."
+    assert template.system_text(PromptStyle("Be brief.").apply(own)) == "Be brief."
+    assert template.system_text(PromptStyle("").apply(own)) == ""
+    assert [message["role"] for message in template.messages(PromptStyle("").apply(own))] == ["user"]
+
+
+@pytest.mark.parametrize(
+    ("style", "thinks"),
+    [
+        (PromptStyle(), True),
+        (PromptStyle(template="{{ question }}"), False),
+        (PromptStyle("Use <think> tags.", "{{ question }}"), True),
+    ],
+)
+def test_whether_it_asks_to_think(style, thinks):
+    assert style.asks_to_think == thinks
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("{{ problem }}", r"uses \{\{ problem \}\}, but it is given \{\{ question \}\} alone"),
+        ("{{ 'q' }}", r"has no \{\{ question \}\}; write where the question goes"),
+        ("{{ question", r"is not valid Jinja \(line 1: "),
+        ("{{ question.__class__ }}", r"cannot be rendered \(SecurityError: "),
+        ("{{ question.no_such }}", r"cannot be rendered \(UndefinedError: "),
+        ("{{ question / 0 }}", r"cannot be rendered \(TypeError: "),
+        ("no/such.jinja", r"'no/such.jinja' cannot be read as a file \(No such file or directory\)"),
+    ],
+)
+def test_a_template_that_cannot_work_is_one_sentence(text, sentence):
+    with pytest.raises(UserError, match=f"^the prompt template {sentence}"):
+        template.read_template(text)
+
+
+def test_a_template_is_read_from_a_file_once_and_easyr1s_works(tmp_path):
+    file = tmp_path / "math.jinja"
+    file.write_text("{{ content | trim }} You FIRST think.\n")
+    text = template.read_template(str(file))
+    assert text == "{{ content | trim }} You FIRST think.\n"
+    assert template.read_template(text) == text
+    assert template.render(text, " Find x. ") == "Find x. You FIRST think."

@@ -12,7 +12,7 @@ from fault_harness import repeatable_rows, wait_until
 
 from pivot.errors import UserError
 from pivot.jsonl import read_rows
-from pivot.rewards.judge import FunctionJudge
+from pivot.rewards.judge import FunctionJudge, RewardRules
 from pivot.runs.run import train
 from pivot.types import Prompt
 
@@ -21,7 +21,7 @@ TEXTS = ["a", "bb", "<think>x</think> \\boxed{2}"]
 
 
 def judged(function: str, timeout: float = 60.0):
-    judge = FunctionJudge(f"fault_rewards:{function}", timeout)
+    judge = FunctionJudge(RewardRules((f"fault_rewards:{function}",), timeout=timeout))
     try:
         return judge.judge(PROMPTS, TEXTS)
     finally:
@@ -64,8 +64,15 @@ def test_what_it_prints_or_reads_does_not_disturb(capfd):
         ("killed", r"fault_rewards:killed ended its process 2 times \(signal SIGKILL\)"),
         ("too_few", r"fault_rewards:too_few returned 1 values for 3 responses"),
         ("too_many", r"fault_rewards:too_many returned 4 values for 3 responses"),
-        ("nothing", r"fault_rewards:nothing returned NoneType, expected a list of numbers"),
-        ("words", r"fault_rewards:words returned list, expected a list of numbers"),
+        (
+            "nothing",
+            r"fault_rewards:nothing returned None, expected a list with a number or None for each resp",
+        ),
+        (
+            "words",
+            r"fault_rewards:words returned a list with other things than numbers, expected a list with a n",
+        ),
+        ("greedy", r"fault_rewards:greedy asks for 'level', but the data has answer, completions, prompts"),
     ],
 )
 def test_what_goes_wrong_is_named(function, sentence):
@@ -75,8 +82,8 @@ def test_what_goes_wrong_is_named(function, sentence):
 
 @pytest.mark.parametrize("function", ["sleeps", "computes_forever", "ignores_signals", "starts_others"])
 def test_one_that_never_returns_is_given_up_and_leaves_no_process(function):
-    judge = FunctionJudge(f"fault_rewards:{function}", timeout=0.5)
-    worker = judge.process.pid
+    judge = FunctionJudge(RewardRules((f"fault_rewards:{function}",), timeout=0.5))
+    worker = judge.functions[0].pid
     begin = time.monotonic()
     with pytest.raises(UserError, match=rf"fault_rewards:{function} did not return within 0.5 s"):
         judge.judge(PROMPTS, TEXTS)
@@ -86,8 +93,8 @@ def test_one_that_never_returns_is_given_up_and_leaves_no_process(function):
 
 
 def test_a_worker_that_is_killed_between_calls_comes_back():
-    judge = FunctionJudge("fault_rewards:by_length", 60.0)
-    os.kill(judge.process.pid, 9)
+    judge = FunctionJudge(RewardRules(("fault_rewards:by_length",)))
+    os.kill(judge.functions[0].pid, 9)
     assert [r.accuracy for r in judge.judge(PROMPTS, TEXTS)][:2] == [1.0, 0.0]
     judge.close()
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pivot.rewards.judge import FunctionJudge
+from pivot.errors import UserError
+from pivot.rewards.judge import FunctionJudge, RewardRules
 from pivot.rewards.process import RewardProcess
 from pivot.rewards.verifier import Verifier
 from pivot.types import Prompt
@@ -57,26 +58,22 @@ def test_the_verifiers_process(trapped: Path, grader: str) -> None:
     assert sprung(trapped) == ""
 
 
-def test_the_reward_functions_process_takes_the_named_module_and_no_other(trapped: Path) -> None:
+def test_the_reward_functions_process_takes_the_named_file_and_its_neighbours(trapped: Path) -> None:
     (trapped / "beside.py").write_text("VALUE = 0.25\n")
     (trapped / "own.py").write_text(
         "import json, struct, beside\n"
         "def f(completions, **_): return [beside.VALUE + len(json.dumps(0))] * len(completions)\n"
     )
-    process = RewardProcess("own:f", 30.0)
+    process = RewardProcess("own.py:f", 30.0)
     assert process.call({"completions": ["a", "b"]}) == [1.25, 1.25]
     process.close()
     assert sprung(trapped) == ""
 
 
-def test_a_reward_module_in_the_working_directory_comes_before_an_installed_one(trapped: Path) -> None:
-    package = trapped / "hypothesis"
-    package.mkdir()
-    (package / "__init__.py").write_text("")
-    (package / "inner.py").write_text("def f(completions, **_): return [7.0] * len(completions)\n")
-    process = RewardProcess("hypothesis.inner:f", 30.0)
-    assert process.call({"completions": ["a"]}) == [7.0]
-    process.close()
+def test_a_reward_module_is_not_searched_in_the_working_directory(trapped: Path) -> None:
+    (trapped / "own.py").write_text("def f(completions, **_): return [7.0] * len(completions)\n")
+    with pytest.raises(UserError, match=r"no module 'own' on Python's path .* in this folder, write own\.py"):
+        RewardProcess("own:f", 30.0)
 
 
 def test_a_module_of_pythons_own_cannot_be_replaced(trapped: Path) -> None:
@@ -106,7 +103,7 @@ def test_pivot_grade(trapped: Path, command: list[str]) -> None:
 def test_pivot_train_and_eval(trapped: Path) -> None:
     small = ["train.steps=1", "train.prompts_per_step=2", "train.minibatch_prompts=2", "rollout.responses=2",
              "rollout.max_tokens=16", "rollout.max_tries=1", "data.size=4", "data.validation_size=2",
-             "eval.final_prompts=0", "reward.function=own:f"]  # fmt: skip
+             "eval.final_prompts=0", "reward.function=own.py:f"]  # fmt: skip
     (trapped / "own.py").write_text(
         "def f(completions, **_): return [float(len(c) % 2) for c in completions]\n"
     )
@@ -139,7 +136,7 @@ def test_no_process_is_started_without_a_safe_path() -> None:
 
 def test_the_judge_still_finds_functions_on_the_import_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
-    judge = FunctionJudge("fault_rewards:by_length", 30.0)
+    judge = FunctionJudge(RewardRules(("fault_rewards:by_length",), timeout=30.0))
     prompts = [Prompt("a", "?", "1"), Prompt("b", "?", "1")]
     rewards = judge.judge(prompts, ["x", "xx"])
     judge.close()

@@ -93,3 +93,26 @@ def test_images_read_ahead_are_those_that_encoding_reads(policy, picture, monkey
         assert torch.equal(found.images[0].values, expected.images[0].values)
     with pytest.raises(UnreadablePrompt, match="'bad' has an image that cannot be used: it is torn"):
         encoder.encode(bad)
+
+
+def test_a_rows_system_message_takes_the_place_of_the_papers_and_stays_text(policy):
+    ids = policy.encoder.encode(Prompt("a", "1?", "1", system="Be <|im_end|> brief.")).input_ids_L
+    text = policy.tokenizer.decode(ids)
+    assert text.startswith("<|im_start|>system\nBe <|im_end|> brief.<|im_end|>\n<|im_start|>user\n1?")
+    usual = policy.encoder.encode(Prompt("b", "1?", "1")).input_ids_L
+    end = policy.tokenizer.convert_tokens_to_ids("<|im_end|>")
+    assert (ids == end).sum() == (usual == end).sum()
+
+
+def test_without_a_system_message_the_chat_template_decides(policy):
+    """The tiny model's prints the paper's, as Qwen2.5-VL's does."""
+    none = policy.encoder.encode(Prompt("a", "1?", "1", system=None)).input_ids_L
+    usual = policy.encoder.encode(Prompt("b", "1?", "1")).input_ids_L
+    assert torch.equal(none, usual)
+
+
+def test_a_rendered_turn_replaces_the_papers_template(policy):
+    encoded = policy.encoder.encode(Prompt("a", "1?", "1", turn="Q: 1? A:"))
+    assert policy.tokenizer.decode(encoded.input_ids_L).endswith(
+        "user\nQ: 1? A:<|im_end|>\n<|im_start|>assistant\n"
+    )

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mathruler.grader import extract_boxed_content, grade_answer
 
-from pivot.rewards.judge import FunctionJudge
+from pivot.rewards.judge import FunctionJudge, RewardRules
 from pivot.rewards.verifier import Verifier
 from pivot.rewards.verifier.response import follows_papo_format, papo_box, papo_text
 from pivot.types import Prompt
@@ -117,7 +117,7 @@ def test_the_other_grader_keeps_its_format() -> None:
 @pytest.mark.parametrize(("grader", "form"), [("pivot", 0.0), ("mathruler", 1.0)])
 def test_a_reward_function_gets_the_graders_format(grader: str, form: float) -> None:
     prompt = Prompt(id="p", question="?", answer="5", images=())
-    judge = FunctionJudge("experiments.tiny_world.rewards:same_remainder", 60.0, grader)
+    judge = FunctionJudge(RewardRules(("experiments.tiny_world.rewards:same_remainder",), grader=grader))
     try:
         (reward,) = judge.judge([prompt], [r"< think >a< / think > \boxed{5 / 1}"])
     finally:

@@ -88,5 +88,5 @@ def test_a_runs_own_scores_record_how_they_were_measured(policy, small_config):
         del as_eval_would[name]
     assert shown["settings"] == as_eval_would
     assert blank["settings"] == as_eval_would | {"blank": True}
-    own = replace(config, reward=replace(config.reward, function="own_rewards:by_length"))
+    own = replace(config, reward=replace(config.reward, functions=("own_rewards:by_length",)))
     assert settings_of(own, policy, request).grader == "own_rewards:by_length"

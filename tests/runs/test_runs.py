@@ -215,9 +215,12 @@ def test_a_users_own_reward(tmp_path, small_config, repeatable):
         ("own_rewards:too_few", "returned 1 values for 24 responses"),
         ("own_rewards:raises", "raised KeyError"),
         ("own_rewards:never", "did not return within 0.5 s"),
-        ("own_rewards:missing", "has no function 'missing'"),
-        ("no.such.module:f", "cannot import 'no.such.module'"),
-        ("rewards", "expected module:function"),
+        ("own_rewards:missing", "own_rewards has no reward function 'missing'"),
+        (
+            "no.such.module:f",
+            "There is no module 'no' on Python's path for the reward function no.such.module",
+        ),
+        ("rewards", "'rewards' is no reward function: write package.module:name or path/to/file.py:name"),
     ],
 )
 def test_a_broken_reward_is_named(tmp_path, small_config, function, sentence):

@@ -4,7 +4,7 @@ import pytest
 
 from experiments.tiny_world.plan import load_plan
 from experiments.tiny_world.rewards import same_remainder
-from pivot.rewards.judge import FunctionJudge
+from pivot.rewards.judge import FunctionJudge, RewardRules
 from pivot.tiny import procedural
 
 SETTING = next(s for s in load_plan().worlds["lucky"].settings if s.startswith("reward.function="))
@@ -26,7 +26,7 @@ def test_without_a_box_there_is_no_reward():
 def test_a_right_chain_is_always_and_a_shortcut_sometimes_rewarded():
     """By the plan's own setting, in the process in which training calls it."""
     prompts = list(procedural.dataset("train", 60))
-    judge = FunctionJudge(SETTING.partition("=")[2], timeout=60.0)
+    judge = FunctionJudge(RewardRules((SETTING.partition("=")[2],)))
     try:
         right = judge.judge(prompts, [procedural.solution(prompt) for prompt in prompts])
         guessed = judge.judge(prompts, [procedural.shortcut(prompt) for prompt in prompts])

@@ -31,7 +31,7 @@ READ_ON_LOADING: dict[str, Callable[[Any], Any]] = {
     "prompt.template": lambda given: None if given is None else read_template(given),
     "reward.functions": lambda given: tuple(map(absolute, given)),
 }
-"""Settings that name a file: its text, or its absolute path, so that a run does not depend on the folder it starts in."""
+"""Settings that name a file: its text, or its absolute path, so that a run can be resumed from any folder."""
 
 
 def to_dict(config: Any) -> dict[str, Any]:

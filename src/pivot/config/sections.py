@@ -134,6 +134,13 @@ class PromptConfig:
         """What it does to prompts."""
         return PromptStyle(self.system, self.template)
 
+    @property
+    def summary(self) -> str:
+        """What is not the paper's, in words; empty if all is."""
+        own = [name for name in ("system", "template") if getattr(self, name) is not None]
+        answer = [] if self.answer == "boxed" else [f"answer {self.answer}"]
+        return ", ".join([*[f"{' and '.join(own)} of its own"] * bool(own), *answer])
+
 
 @dataclass(frozen=True)
 class RewardConfig:

@@ -28,6 +28,7 @@ from pivot.durable import read_json, sha256
 from pivot.errors import UserError
 from pivot.evaluate.settings import Dtype
 from pivot.models.loading import cached_if_offline, file_limits, resolve_model
+from pivot.rewards.verifier import answer_finder
 from pivot.terminal import warn
 
 PAPER = "geo3k-3b"
@@ -189,7 +190,7 @@ class Conditions:
             *[(f"grader {self.grader.value}", self.grader.source)] * graded,
             (f"at most {self.max_tokens.value} tokens", self.max_tokens.source),
             (self.dtype.value, self.dtype.source),
-            *[(_prompt_label(self.prompt.value), self.prompt.source)] * (self.prompt.value != PromptConfig()),
+            *[(f"prompt: {self.prompt.value.summary}", self.prompt.source)] * bool(self.prompt.value.summary),
         ]
         parts = groupby(values, key=lambda item: item[1])
         return "; ".join(f"{', '.join(text for text, _ in items)} ({source})" for source, items in parts)
@@ -289,12 +290,8 @@ def _with_options(chosen: Conditions, given: GivenOptions, model: str) -> Condit
     if asked:
         options = " and ".join(f"--{name}" for name in asked)
         changes["prompt"] = Sourced(overlay(chosen.prompt.value, asked, "prompt."), options)
+        answer_finder(changes["prompt"].value.answer)
     return replace(chosen, **changes)
-
-
-def _prompt_label(prompt: PromptConfig) -> str:
-    named = [name for name in ("system", "template") if getattr(prompt, name) is not None]
-    return f"{' and '.join(named)} of its own, " * bool(named) + f"answer {prompt.answer}"
 
 
 def _limits(own: Sourced[tuple[int, int]], given: GivenOptions, model: str) -> Sourced[tuple[int, int]]:

@@ -185,6 +185,8 @@ class Run:
             f"{prompts.name}, {config.train.steps} steps of {config.train.prompts_per_step} x "
             f"{config.rollout.responses}, into {self.folder.path}"
         )
+        if config.prompt.summary:
+            self.progress.say(f"prompt: {config.prompt.summary}")
         self.progress.say(f"reward: {build.describe_reward(config)}")
         self.budgets = engine.budgets
         self.progress.begin_steps()

@@ -12,7 +12,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "src" / "pivot"
 
 LAYERS: tuple[set[str], ...] = (
-    {"errors", "types", "durable", "seeding", "jsonl", "terminal"},
+    {"errors", "types", "durable", "seeding", "jsonl", "terminal", "plugins"},
     {"method"},
     {"experience", "data", "rewards", "tiny"},
     {"models"},

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from pivot.config.loading import load_file, overlay
-from pivot.config.nearest import nearest
 from pivot.config.schema import hints
 from pivot.config.sections import Config
-from pivot.errors import UserError
+from pivot.errors import UserError, nearest
 
 FOLDER = Path(__file__).parent
 NO_RECIPE = Config().recipe

@@ -22,7 +22,7 @@ from rich.progress import (
 )
 
 from pivot.cli import eval_tables
-from pivot.cli.options import add_model_settings
+from pivot.cli.options import add_model_settings, add_plugins
 from pivot.errors import UserError
 from pivot.evaluate import benchmarks
 from pivot.evaluate.matching import GRADERS, BenchmarkJudge
@@ -33,6 +33,7 @@ from pivot.evaluate.sets import PROCEDURAL, EvaluationSet, SetOptions, expand, l
 from pivot.evaluate.settings import EvaluationSettings
 from pivot.evaluate.target import GivenOptions, Target, choose_conditions, find_target
 from pivot.models.loading import ModelOptions, load_policy
+from pivot.plugins import import_plugins
 from pivot.runs.card import write_card
 from pivot.sampling import NativeSampler, Sampler, Sampling
 
@@ -49,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--benchmarks", required=True, metavar="A,B",
         help=f"names from `pivot benchmarks`, the groups {', '.join(benchmarks.GROUPS)}, the splits "
-        f"{', '.join(PROCEDURAL)}, a data file, a hub id, or your own module:BENCHMARK",
+        f"{', '.join(PROCEDURAL)}, a data file, a hub id, or your FILE.py:NAME or MODULE:NAME",
     )  # fmt: skip
     parser.add_argument(
         "--samples", type=int, default=8, metavar="K", help="responses per prompt (default: 8)"
@@ -89,10 +90,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--out", type=Path, metavar="DIR", help="output folder (default: RUN/eval for a run, else eval/MODEL)"
     )
     data.add_argument("--quiet", action="store_true", help="show no progress bar")
+    add_plugins(data)
 
 
 def run(args: argparse.Namespace) -> int:
     console = Console()
+    import_plugins(args.plugins or ())
     targets = [find_target(name) for name in dict.fromkeys(args.model)]
     settings = settings_for(targets, args)
     names = expand([name.strip() for name in args.benchmarks.split(",") if name.strip()])

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 from pivot import recipes
-from pivot.config.loading import apply_settings, load_file, overlay
+from pivot.config.loading import apply_settings, load_file, overlay, with_absolute_files
 from pivot.config.sections import Config
 from pivot.config.validation import validate
 
@@ -16,6 +16,7 @@ from pivot.config.validation import validate
 class Shortcuts(TypedDict, total=False):
     """Settings with an option of their own; None: not given."""
 
+    plugins: list[str] | None
     method: str | None
     corruption: str | None
     steps: int | None
@@ -25,6 +26,7 @@ class Shortcuts(TypedDict, total=False):
 
 
 SHORTCUTS = {
+    "plugins": ("plugins",),
     "method": ("method",),
     "corruption": ("corruption", "kind"),
     "steps": ("train", "steps"),
@@ -52,7 +54,7 @@ def resolve(
     for name, value in shortcuts.items():
         if value is not None:
             config = overlay(config, _nested(SHORTCUTS[name], value))
-    config = apply_settings(config, settings)
+    config = with_absolute_files(apply_settings(config, settings))
     validate(config)
     return config
 
@@ -74,12 +76,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--config", metavar="FILE", help="a YAML, TOML or JSON file, such as a run's config.json"
     )
+    add_plugins(group)
     group.add_argument(
-        "--method", metavar="NAME", help="a method from `pivot methods`, or package.module:name"
+        "--method", metavar="NAME", help="a method from `pivot methods`, or your FILE.py:NAME or MODULE:NAME"
     )
     group.add_argument(
-        "--corruption", metavar="KIND", help="image corruption: patch, grey, gaussian or module:function"
-    )
+        "--corruption", metavar="KIND",
+        help="image corruption: patch, grey, gaussian, or your FILE.py:NAME or MODULE:NAME",
+    )  # fmt: skip
     group.add_argument("--steps", type=int, metavar="N", help="number of training steps")
     group.add_argument("--seed", type=int, metavar="N", help="random seed; fixes the run on one machine")
     group.add_argument("--model", metavar="PATH", help="`tiny`, a model folder, or a hub id")
@@ -94,10 +98,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_plugins(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+    """Add --plugin."""
+    parser.add_argument(
+        "--plugin", action="append", metavar="FILE.py|MODULE", dest="plugins",
+        help="import this first: it registers model families, engines, trackers or methods; may be repeated",
+    )  # fmt: skip
+
+
 def from_arguments(args: argparse.Namespace, default_recipe: str | None = None) -> Config:
     """The configuration from the options of `add_arguments`."""
     recipe = args.recipe or (default_recipe if args.config is None else None)
     shortcuts = Shortcuts(
+        plugins=args.plugins,
         method=args.method,
         corruption=args.corruption,
         steps=args.steps,

@@ -16,8 +16,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_arguments(parser)
     parser.add_argument(
         "--reward",
-        metavar="MODULE:FUNCTION",
-        help="a reward function with TRL's calling convention (reward.function)",
+        metavar="FILE.py:NAME",
+        help="a reward function, also MODULE:NAME, with TRL's calling convention (reward.function)",
     )
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="the run's folder (default: runs/RECIPE-METHOD-SEED)"
@@ -44,8 +44,8 @@ def run(args: argparse.Namespace) -> int:
     from pivot.runs.stopping import STOPPED
 
     if args.resume is not None:
-        if args.settings or args.out:
-            raise UserError("--resume uses the run's own configuration; leave out --set and --out")
+        if args.settings or args.out or args.plugins:
+            raise UserError("--resume uses the run's own configuration; leave out --set, --plugin and --out")
         out, resuming = args.resume, True
     else:
         if args.reward is not None:
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     elif resuming:
         result = run_module.resume(out, quiet=args.quiet)
     else:
-        result = run_module.train(config, out, quiet=args.quiet)
+        result = run_module.train(config, out, engine=args.engine, quiet=args.quiet)
     if not result.finished:
         print(f"stopped after step {result.steps}; continue with: pivot train --resume {out}")
         return STOPPED

@@ -15,12 +15,13 @@ from typing import Any, TypeVar
 import yaml
 
 from pivot.config.coerce import coerce, parse
-from pivot.config.methods import Unparsed, find_method, method_to_dict, overlay_method
+from pivot.config.methods import Unparsed, method_to_dict, overlay_method
 from pivot.config.nearest import unknown_setting
 from pivot.config.schema import describe_type, hints
 from pivot.config.sections import Config
 from pivot.errors import UserError
 from pivot.method import Method
+from pivot.plugins import absolute, import_plugins
 
 Section = TypeVar("Section")
 
@@ -43,6 +44,17 @@ def from_dict(mapping: Mapping[str, Any]) -> Config:
     return overlay(Config(), mapping)
 
 
+def with_absolute_files(config: Config) -> Config:
+    """Files of code by their absolute path: a run's processes and its resumption start in other folders."""
+    function = config.reward.function
+    return replace(
+        config,
+        plugins=tuple(map(absolute, config.plugins)),
+        corruption=replace(config.corruption, kind=absolute(config.corruption.kind)),
+        reward=replace(config.reward, function=None if function is None else absolute(function)),
+    )
+
+
 def overlay(config: Section, mapping: Mapping[str, Any], prefix: str = "") -> Section:
     """`config` with the values of a nested mapping; all other values stay.
 
@@ -50,6 +62,9 @@ def overlay(config: Section, mapping: Mapping[str, Any], prefix: str = "") -> Se
         UserError: an unknown key (names the nearest known one), or a value of the wrong type.
     """
     known = hints(type(config))
+    if isinstance(config, Config) and "plugins" in mapping:
+        # First: they may register the method or model family that other settings name.
+        import_plugins(coerce(mapping["plugins"], known["plugins"], "plugins"))
     changes: dict[str, Any] = {}
     for key, value in mapping.items():
         path = f"{prefix}{key}"
@@ -106,7 +121,6 @@ def _place(mapping: dict[str, Any], path: str, text: str) -> None:
             return
     hint = _hint(section, name, ".".join(parents))
     if hint is Method:
-        find_method(text)
         # `method=dapo` starts over from that method: earlier settings of it are dropped.
         mapping[name] = {"name": text}
     elif is_dataclass(hint):

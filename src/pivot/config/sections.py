@@ -76,7 +76,7 @@ class CorruptionConfig:
     """The image intervention (App. D.1)."""
 
     kind: str = "patch"
-    """`patch`: random patches black; `grey`: all (128,128,128); `gaussian`: pixel noise; `module:function`: yours."""
+    """`patch`: random patches black; `grey`: all (128,128,128); `gaussian`: pixel noise; `FILE.py:NAME`: yours."""
     probability: float | None = None
     """Share of patches that `patch` sets to black (App. C.2); None: the method's value."""
     sigma: float = 189.0
@@ -90,7 +90,7 @@ class RewardConfig:
     """How responses are rewarded."""
 
     function: str | None = None
-    """A reward function `module:function` as in TRL (`completions, **columns -> list[float]`); None: the verifier."""
+    """Your reward function, `FILE.py:NAME` or `MODULE:NAME`, as in TRL (docs/training.md); None: the verifier."""
     grader: Literal["pivot", "mathruler"] = "pivot"
     """The built-in verifier (`pivot`), or PAPO's accuracy and format rewards (`mathruler`; see docs/verifier.md)."""
     workers: int = 1
@@ -225,6 +225,8 @@ class Config:
 
     recipe: str = "custom"
     """The recipe that this configuration starts from."""
+    plugins: tuple[str, ...] = ()
+    """Your modules and files that register model families, engines, trackers or methods; imported first."""
     model: ModelConfig = field(default_factory=ModelConfig)
     data: DataConfig = field(default_factory=DataConfig)
     method: Method = PRESETS["pivot"]

@@ -13,6 +13,7 @@ from pivot.config.schema import all_fields
 from pivot.config.sections import Config
 from pivot.errors import UserError
 from pivot.models.corruption import find as find_corruption
+from pivot.plugins import FORMS
 from pivot.tiny.procedural import TASKS
 
 PROCEDURAL = "tiny"
@@ -138,7 +139,7 @@ def _data(config: Config) -> Iterator[str]:
             near = difflib.get_close_matches(task, TASKS, n=1, cutoff=0.0)[0]
             yield f"data.tasks names {task!r}, which is not a task; the nearest is {near}."
     if function is not None and not all(function.partition(":")[::2]):
-        yield f"reward.function is {function!r}, but must be written module:function."
+        yield f"reward.function is {function!r}, but must be written {FORMS}."
 
 
 def _method(config: Config) -> Iterator[str]:

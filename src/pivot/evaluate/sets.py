@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pivot.data import DataSet, DataSpec
 from pivot.data.images import MISSING
-from pivot.errors import UserError
+from pivot.errors import UserError, did_you_mean
 from pivot.evaluate import benchmarks
 from pivot.evaluate.scoring import Graded
 from pivot.tiny import procedural
 from pivot.types import Prompt
 
-MODULE_NAME = re.compile(r"[\w.]+:\w+")
-"""A benchmark in a module of your own: `my_package.my_module:MY_BENCHMARK`."""
+CODE = re.compile(r"([\w.]+|.+\.py):\w+")
+"""A benchmark of your own: `my_package.my_module:MY_BENCHMARK` or `path/to/file.py:MY_BENCHMARK`."""
 PROCEDURAL = {f"tiny-{split}": split for split in ("test", "ood", "validation")}
 """Name -> its procedural split."""
 PROCEDURAL_SIZE = 200
@@ -66,14 +65,12 @@ def load_sets(names: Sequence[str], options: SetOptions) -> list[EvaluationSet]:
 
 
 def check_name(name: str) -> None:
-    """Accept known names, file paths, hub ids and `module:NAME`; raise a UserError for anything else."""
+    """Accept known names, file paths, hub ids and code from outside; raise a UserError for anything else."""
     known = [*benchmarks.GROUPS, *benchmarks.BENCHMARKS, *PROCEDURAL]
-    if name not in known and not any(sign in name for sign in "/.") and not MODULE_NAME.fullmatch(name):
-        near = difflib.get_close_matches(name.lower().replace("_", "-"), known, n=1, cutoff=0.4)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
+    if name not in known and not any(sign in name for sign in "/.") and not CODE.fullmatch(name):
         raise UserError(
-            f"unknown benchmark {name!r}.{hint} Known are {', '.join(known)}; a local file or a hub id (owner/name) "
-            "needs the columns images, problem and answer."
+            f"unknown benchmark {name!r}.{did_you_mean(name, known)} Known are {', '.join(known)}; a local file or a "
+            "hub id (owner/name) needs the columns images, problem and answer."
         )
 
 
@@ -84,7 +81,7 @@ def _load(name: str, options: SetOptions) -> EvaluationSet:
         found = procedural.dataset(PROCEDURAL[name], options.limit or PROCEDURAL_SIZE)
         return EvaluationSet(name, list(found))
     path = options.paths.get(name)
-    if MODULE_NAME.fullmatch(name):
+    if CODE.fullmatch(name):
         name = benchmarks.register(name).name
     # Decoding every image now takes seconds; a broken one in the middle would stop the evaluation.
     spec = DataSpec(name, path=path, limit=options.limit, check_images="full")

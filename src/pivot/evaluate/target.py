@@ -64,11 +64,12 @@ class Target:
 
     @cached_property
     def config(self) -> Config | None:
-        """The run's configuration without its method: evaluating a model imports no code that its run names."""
+        """The run's configuration without method and plugins: evaluating imports no code that a run names."""
         if self.run is None:
             return None
         stored = json.loads((self.run / "config.json").read_bytes())
-        stored.pop("method", None)
+        for names_code in ("method", "plugins"):
+            stored.pop(names_code, None)
         return from_dict(stored)
 
     @cached_property

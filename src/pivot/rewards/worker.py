@@ -28,6 +28,9 @@ from collections.abc import Callable
 from importlib.machinery import PathFinder
 from typing import Any
 
+from pivot.errors import UserError
+from pivot.plugins import find_function
+
 LENGTH = struct.Struct(">Q")
 _PR_SET_PDEATHSIG = 1
 
@@ -67,7 +70,12 @@ def _sentence(error: BaseException) -> str:
 
 def _find(spec: str, folder: str) -> tuple[Callable[..., Any] | None, str]:
     """The function, or None and the problem."""
-    module_name, _, name = spec.partition(":")
+    module_name, _, name = spec.rpartition(":")
+    if module_name.endswith(".py"):
+        try:
+            return find_function(spec, "reward function"), ""
+        except UserError as mistake:
+            return None, str(mistake)
     try:
         _import_from(folder, module_name.partition(".")[0])
         module = importlib.import_module(module_name)

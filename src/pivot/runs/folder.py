@@ -80,9 +80,12 @@ class RunFolder:
 
     def update_status(self, **fields: Any) -> None:
         """Set fields of `run.json`, e.g. `status="stopped", reason="SIGTERM"`; the others stay the same."""
+        write_json(self.path / "run.json", {**self.read_status(), **fields})
+
+    def read_status(self) -> dict[str, Any]:
+        """The fields of `run.json`; none before the run has started."""
         path = self.path / "run.json"
-        known = json.loads(path.read_bytes()) if path.exists() else {}
-        write_json(path, {**known, **fields})
+        return json.loads(path.read_bytes()) if path.exists() else {}
 
     def append_metrics(self, row: Mapping[str, Any]) -> None:
         """Add a step's row; non-finite values become null and are listed under `nonfinite`."""

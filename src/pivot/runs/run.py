@@ -17,10 +17,10 @@ import torch
 import transformers
 
 from pivot import __version__
-from pivot.config import Config, from_dict, to_dict
-from pivot.engines.base import Engine
+from pivot.config import Config, from_dict, to_dict, with_absolute_files
+from pivot.engines.base import ENGINES, Engine, OpenEngine
 from pivot.engines.local import LocalEngine
-from pivot.errors import UserError
+from pivot.errors import UserError, nearest
 from pivot.evaluate.scoring import add_scores
 from pivot.runs.card import write_card
 from pivot.runs.checkpoint import Checkpoint, CheckpointStore, load_state, save_state
@@ -36,9 +36,6 @@ from pivot.training import build
 from pivot.training.prompts import Prompts, drop_long_prompts, training_prompts
 from pivot.training.trainer import StepOutcome
 
-OpenEngine = Callable[[Config, Path | None], Engine]
-"""From a configuration, and the checkpoint that training continues from, to an engine."""
-
 
 @dataclass(frozen=True)
 class RunResult:
@@ -50,21 +47,32 @@ class RunResult:
     """False if it was stopped; `--resume` continues it."""
 
 
-def train(config: Config, out: Path, *, quiet: bool = False) -> RunResult:
+def train(config: Config, out: Path, *, engine: str = "local", quiet: bool = False) -> RunResult:
     """Train from the beginning into a new folder.
 
     Example:
         train(recipes.get("tiny"), Path("runs/tiny"))
     """
+    open_engine = find_engine(engine)
     with RunFolder.create(out) as folder:
-        folder.write_config(to_dict(config))
-        return Run(config, folder, quiet=quiet).go(LocalEngine.open)
+        folder.write_config(to_dict(with_absolute_files(config)))
+        return Run(config, folder, engine=engine, quiet=quiet).go(open_engine)
 
 
 def resume(out: Path, *, quiet: bool = False) -> RunResult:
     """Continue exactly where a run stopped."""
     with RunFolder.open(out) as folder:
-        return Run(from_dict(folder.read_config()), folder, resume=True, quiet=quiet).go(LocalEngine.open)
+        config = from_dict(folder.read_config())
+        engine = folder.read_status().get("engine") or "local"
+        return Run(config, folder, engine=engine, resume=True, quiet=quiet).go(find_engine(engine))
+
+
+def find_engine(name: str) -> OpenEngine:
+    """How a run of this process opens the engine of that name: `local`, or one that a plugin registered."""
+    known = {"local": LocalEngine.open, **ENGINES}
+    if name not in known:
+        raise UserError(f"There is no engine {name!r}; {nearest(name, [*known, 'verl'])}.")
+    return known[name]
 
 
 class Run:
@@ -75,6 +83,7 @@ class Run:
         config: Config,
         folder: RunFolder,
         *,
+        engine: str,
         resume: bool = False,
         quiet: bool = False,
         stream: TextIO | None = None,
@@ -85,6 +94,7 @@ class Run:
         """Sets up the folder.
 
         Args:
+            engine: its name, for run.json.
             stream: where progress is shown; standard output by default.
             stopping: how the run is asked to stop; by default by signals.
             reason_of: an error in one sentence, for run.json.
@@ -103,7 +113,7 @@ class Run:
         self._more_trackers = trackers
         self.scores: dict[int, float] = {}
         """Validation accuracy by step."""
-        self.folder.update_status(**_environment(), status="running", reason=None)
+        self.folder.update_status(**_environment(), engine=engine, status="running", reason=None)
 
     def go(self, open_engine: OpenEngine) -> RunResult:
         """Train to the end or to a stop; the folder has a status whatever happens."""
@@ -151,7 +161,6 @@ class Run:
         prompts = self.prompts  # unusable data is an error before a model is loaded
         engine = open_engine(config, start.path if start else None)
         stack.callback(engine.close)
-        self.folder.update_status(engine=engine.name)
         prompts = self._fitting(prompts, engine)
         self.trainer = build.build_trainer(config, engine, prompts.by_id, judge, self.progress.clock)
         self.evaluation = Evaluation(config, engine, judge, self.progress)

@@ -51,6 +51,7 @@ class PivotTrainer(PPOTrainerSync):
         self.run = Run(
             from_dict(folder.read_config()),
             folder,
+            engine="verl",
             resume=config.pivot.resume,
             stream=(run / PROGRESS).open("a", buffering=1, encoding="utf-8"),
             stopping=StopFile(run / STOP),

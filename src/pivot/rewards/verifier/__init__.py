@@ -1,7 +1,6 @@
 """The verifier: accuracy and format rewards for untrusted model output, bounded in time and memory."""
 
 from .pool import Reason
-from .reading import read_choices
 from .response import Box, follows_template, last_box
 from .verifier import GRADERS, Verifier, check_answer
 
@@ -13,5 +12,4 @@ __all__ = [
     "check_answer",
     "follows_template",
     "last_box",
-    "read_choices",
 ]

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pivot.cli.options import add_model_settings
+from pivot.cli.options import add_model_settings, add_plugins
 from pivot.data import DataSpec
 from pivot.errors import UserError
 from pivot.tiny import procedural
@@ -37,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--temperature", type=float, default=1.0, help="sampling temperature (default: 1.0)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the responses (default: 0)")
     add_model_settings(parser)
+    add_plugins(parser)
     parser.add_argument(
         "--out",
         type=Path,

@@ -33,7 +33,6 @@ from pivot.evaluate.sets import PROCEDURAL, EvaluationSet, SetOptions, expand, l
 from pivot.evaluate.settings import EvaluationSettings
 from pivot.evaluate.target import GivenOptions, Target, choose_conditions, find_target
 from pivot.models.loading import ModelOptions, load_policy
-from pivot.plugins import import_plugins
 from pivot.runs.card import write_card
 from pivot.sampling import NativeSampler, Sampler, Sampling
 
@@ -95,7 +94,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     console = Console()
-    import_plugins(args.plugins or ())
     targets = [find_target(name) for name in dict.fromkeys(args.model)]
     settings = settings_for(targets, args)
     names = expand([name.strip() for name in args.benchmarks.split(",") if name.strip()])

@@ -65,12 +65,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from pivot.plugins import absolute, import_plugins
+    from pivot.plugins import absolute
     from pivot.sweep.plan import load_plan
     from pivot.sweep.runs import Overrides, plan_runs
 
     plugins = tuple(map(absolute, args.plugins or ()))
-    import_plugins(plugins)
     plan = adjust(load_plan(args.plan), args)
     out = args.out or Path("runs") / "sweeps" / plan.name
     runs = plan_runs(plan, out, Overrides(tuple(args.settings), tuple(args.path), args.papo_eval, plugins))

@@ -26,7 +26,6 @@ class Shortcuts(TypedDict, total=False):
 
 
 SHORTCUTS = {
-    "plugins": ("plugins",),
     "method": ("method",),
     "corruption": ("corruption", "kind"),
     "steps": ("train", "steps"),
@@ -51,6 +50,9 @@ def resolve(
     """
     mapping = {} if config_file is None else load_file(config_file)
     config = recipes.from_mapping(mapping, recipe)
+    # First, and besides those of the file: they may register the method that another option names.
+    plugins = [*config.plugins, *(shortcuts.pop("plugins", None) or ())]
+    config = overlay(config, {"plugins": list(dict.fromkeys(plugins))})
     for name, value in shortcuts.items():
         if value is not None:
             config = overlay(config, _nested(SHORTCUTS[name], value))

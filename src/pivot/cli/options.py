@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 from pivot import recipes
-from pivot.config.loading import apply_settings, load_file, overlay, with_absolute_files
+from pivot.config.loading import apply_settings, load_file, overlay
 from pivot.config.sections import Config
 from pivot.config.validation import validate
 
@@ -56,7 +56,7 @@ def resolve(
     for name, value in shortcuts.items():
         if value is not None:
             config = overlay(config, _nested(SHORTCUTS[name], value))
-    config = with_absolute_files(apply_settings(config, settings))
+    config = apply_settings(config, settings)
     validate(config)
     return config
 

@@ -1,7 +1,7 @@
 """The configuration: its settings, and how files, recipes and options are combined. Recipes are in `pivot.recipes`."""
 
 from pivot.config.describe import describe
-from pivot.config.loading import apply_settings, from_dict, load_file, overlay, to_dict, with_absolute_files
+from pivot.config.loading import apply_settings, from_dict, load_file, overlay, to_dict
 from pivot.config.sections import (
     BufferConfig,
     CheckpointConfig,
@@ -36,5 +36,4 @@ __all__ = [
     "overlay",
     "to_dict",
     "validate",
-    "with_absolute_files",
 ]

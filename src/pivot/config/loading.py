@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,6 +24,12 @@ from pivot.method import Method
 from pivot.plugins import absolute, import_plugins
 
 Section = TypeVar("Section")
+READ_ON_LOADING: dict[str, Callable[[Any], Any]] = {
+    "plugins": lambda given: tuple(map(absolute, given)),
+    "corruption.kind": absolute,
+    "reward.function": lambda given: None if given is None else absolute(given),
+}
+"""Settings that name a file: its absolute path, so that a run can be resumed from any folder."""
 
 
 def to_dict(config: Any) -> dict[str, Any]:
@@ -44,17 +50,6 @@ def from_dict(mapping: Mapping[str, Any]) -> Config:
     return overlay(Config(), mapping)
 
 
-def with_absolute_files(config: Config) -> Config:
-    """Files of code by their absolute path: a run's processes and its resumption start in other folders."""
-    function = config.reward.function
-    return replace(
-        config,
-        plugins=tuple(map(absolute, config.plugins)),
-        corruption=replace(config.corruption, kind=absolute(config.corruption.kind)),
-        reward=replace(config.reward, function=None if function is None else absolute(function)),
-    )
-
-
 def overlay(config: Section, mapping: Mapping[str, Any], prefix: str = "") -> Section:
     """`config` with the values of a nested mapping; all other values stay.
 
@@ -71,6 +66,8 @@ def overlay(config: Section, mapping: Mapping[str, Any], prefix: str = "") -> Se
         if key not in known:
             raise unknown_setting(str(key), known, prefix)
         changes[key] = _value(getattr(config, key), value, known[key], path)
+        if path in READ_ON_LOADING:
+            changes[key] = READ_ON_LOADING[path](changes[key])
     try:
         return replace(config, **changes)  # pyright: ignore[reportArgumentType]
     except ValueError as error:

@@ -17,7 +17,7 @@ import torch
 import transformers
 
 from pivot import __version__
-from pivot.config import Config, from_dict, to_dict, with_absolute_files
+from pivot.config import Config, from_dict, to_dict
 from pivot.engines.base import ENGINES, Engine, OpenEngine
 from pivot.engines.local import LocalEngine
 from pivot.errors import UserError, nearest
@@ -55,7 +55,7 @@ def train(config: Config, out: Path, *, engine: str = "local", quiet: bool = Fal
     """
     open_engine = find_engine(engine)
     with RunFolder.create(out) as folder:
-        folder.write_config(to_dict(with_absolute_files(config)))
+        folder.write_config(to_dict(config))
         return Run(config, folder, engine=engine, quiet=quiet).go(open_engine)
 
 

@@ -5,20 +5,33 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 from PIL import Image
+from transformers import (
+    AutoTokenizer,
+    CLIPImageProcessorPil,
+    GenerationConfig,
+    LlavaConfig,
+    LlavaForConditionalGeneration,
+)
 
 import pivot
+from pivot import tiny
+from pivot.plugins import find_object
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
 FILES = dict(re.findall(r"```python\n# (\w+\.py)\n(.*?)```", PAGE, re.DOTALL))
 ROWS = re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)[0]
-COMMANDS = re.findall(r"^\$ ((?:PYTHONPATH=\. )?pivot .*)$", PAGE, re.MULTILINE)
+COMMANDS = re.findall(r"^\$ (pivot .*)$", PAGE, re.MULTILINE)
 
 
 @pytest.fixture(scope="module")
@@ -33,39 +46,114 @@ def folder(tmp_path_factory) -> Path:
         for stripe in range(int(row["truth"])):
             image.paste("black", (8 + 14 * stripe, 8, 14 + 14 * stripe, 76))
         image.save(folder / row["pic"])
+    write_llava(folder / "llava-folder")
     return folder
 
 
+def write_llava(folder: Path) -> None:
+    """LLaVA-1.5 with two small layers, random weights and the tiny model's tokenizer."""
+    tokenizer = AutoTokenizer.from_pretrained(tiny.checkpoint_path("easy"))
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<image>"]})
+    token = tokenizer.get_vocab().__getitem__
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = LlavaConfig(
+        text_config={
+            "model_type": "llama",
+            "vocab_size": len(tokenizer),
+            "max_position_embeddings": 1024,
+            **sizes,
+        },
+        vision_config={"model_type": "clip_vision_model", "image_size": 56, "patch_size": 14, **sizes},
+        image_token_index=token("<image>"),
+    )
+    torch.manual_seed(0)
+    model = LlavaForConditionalGeneration(config)
+    model.generation_config = GenerationConfig(
+        eos_token_id=token("<|im_end|>"), pad_token_id=token("<|endoftext|>")
+    )
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    CLIPImageProcessorPil(size={"shortest_edge": 56}, crop_size=56).save_pretrained(folder)
+
+
 def run(folder: Path, command: str) -> str:
-    on_path = "PYTHONPATH=. " in command
-    words = command.removeprefix("PYTHONPATH=. ").split()
     source = str(Path(pivot.__file__).parents[1])
-    path = os.pathsep.join([str(folder), source]) if on_path else source
     done = subprocess.run(
-        [sys.executable, "-P", "-m", *words],
-        cwd=folder, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False,
+        [sys.executable, "-P", "-m", *command.split()],
+        cwd=folder, env=os.environ | {"PYTHONPATH": source}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
+def rows(run: Path) -> list[dict]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
 def test_the_page_has_an_example_of_everything_that_can_live_outside():
-    assert set(FILES) == {"my_method.py", "my_corruption.py", "my_reward.py", "my_benchmark.py"}
-    assert len(COMMANDS) == 2
+    things = ("method", "corruption", "reward", "benchmark", "family", "tracker", "engine")
+    assert set(FILES) == {f"my_{thing}.py" for thing in things}
+    assert len(COMMANDS) == 6
 
 
 def test_its_commands_train_and_evaluate(folder: Path):
-    train, evaluate = COMMANDS
+    train, evaluate = COMMANDS[:2]
     run(folder, train)
     config = json.loads((folder / "runs/careful/config.json").read_text())
-    assert config["method"]["source"] == "my_method:careful"
-    assert config["corruption"]["kind"] == "my_corruption:top"
-    rows = [json.loads(line) for line in (folder / "runs/careful/metrics.jsonl").read_text().splitlines()]
-    assert [row["step"] for row in rows] == [1, 2]
-    assert all(row["reward/accuracy"] < 1 for row in rows), "the length of a response costs some reward"
+    assert config["method"]["source"] == f"{folder}/my_method.py:careful"
+    assert config["corruption"]["kind"] == f"{folder}/my_corruption.py:top"
+    found = rows(folder / "runs/careful")
+    assert [row["step"] for row in found] == [1, 2]
+    assert all(row["reward/accuracy"] < 1 for row in found), "the length of a response costs some reward"
     run(folder, evaluate)
     (entry,) = json.loads((folder / "runs/careful/eval/scores.json").read_text())["evaluations"]
     assert (entry["name"], entry["prompts"], entry["samples"]) == ("stripes", 4, 2)
+
+
+def test_a_model_family_trains_and_is_evaluated_only_with_its_plugin(folder: Path):
+    train, evaluate = COMMANDS[2:4]
+    run(folder, train)
+    assert rows(folder / "runs/llava")[0]["step"] == 1
+    run(folder, evaluate)
+    (entry,) = json.loads((folder / "runs/llava/eval/scores.json").read_text())["evaluations"]
+    assert (entry["name"], entry["prompts"]) == ("tiny-test", 2)
+    with pytest.raises(AssertionError, match="llava models are not supported"):
+        run(folder, evaluate.replace("--plugin my_family.py ", ""))
+
+
+def test_an_engine_and_a_tracker_train_and_resume(folder: Path, repeatable):
+    train, resume = COMMANDS[4:]
+    out = folder / "runs/averaged"
+    run(folder, train)
+    assert json.loads((out / "run.json").read_text())["engine"] == "averaged"
+    before, average = repeatable(out), out / "checkpoints/step-2/average.safetensors"
+    weights = average.read_bytes()
+    shutil.rmtree(out / "checkpoints/step-2")
+    status = json.loads((out / "run.json").read_text())
+    (out / "run.json").write_text(json.dumps(status | {"status": "stopped"}))
+    run(folder, resume)
+    assert repeatable(out) == before
+    assert average.read_bytes() == weights
+    with sqlite3.connect(folder / "runs/metrics.sqlite") as database:
+        query = (
+            "select step, value from metrics where run = 'averaged' and name = 'eval/accuracy' order by step"
+        )
+        assert database.execute(query).fetchall() == [(row["step"], row["eval/accuracy"]) for row in before]
+
+
+def test_the_engine_evaluates_the_average_and_trains_the_weights(folder: Path, small_config, policy):
+    engine = find_object(f"{folder}/my_engine.py:AveragedEngine", "engine", type)(
+        small_config("dapo"), policy
+    )
+    name, weight = next(iter(engine.weights()))
+    engine.average[name].zero_()
+    kept, seen = weight.detach().clone(), []
+    sampler = engine.evaluation_sampler()
+    sampler.sampler = SimpleNamespace(sample=lambda *_: iter([seen.append(bool((weight == 0).all()))]))
+    list(sampler.sample([], None))
+    assert seen == [True]
+    assert bool((weight == kept).all())
+    assert bool((engine.average[name] == 0).all())
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -117,3 +117,26 @@ def test_equations_are_cited_by_the_right_number(symbol):
     for path, line, numbers in lines:
         first, *rest = map(int, re.findall(r"\d+", numbers))
         assert set(range(first, max([first, *rest]) + 1)) & SYMBOLS[symbol], (path, line)
+
+
+def test_the_map_of_contributing_names_files_that_exist_with_what_they_decide() -> None:
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (.+\?) \| (.+) \|$", page, re.MULTILINE)
+    assert len(rows) >= 10
+    for question, answer in rows:
+        quoted = re.findall(r"`([^`]+)`", answer)
+        files = [
+            ROOT / "src/pivot" / name.partition(":")[0]
+            for name in quoted
+            if "/" in name or name.endswith(".py")
+        ]
+        assert files, question
+        assert all(path.exists() for path in files), question
+        text = "".join(path.read_text(encoding="utf-8") for path in files if path.is_file())
+        names = [
+            name.rpartition(".")[2] for name in quoted if re.fullmatch(r"[\w.]+", name) and ".py" not in name
+        ]
+        missing = [
+            name for name in names if not re.search(rf"\b{name}\b", text) and name not in ("native", "vllm")
+        ]
+        assert not missing, question

@@ -21,9 +21,12 @@ WRONG = {
     "corruption.probability=-0.1": "corruption.probability is -0.1, but must be at least 0.",
     "corruption.probability=1.1": "corruption.probability is 1.1, but must be at most 1.",
     "train.minibatch_prompts=999": "train.minibatch_prompts is 999, but must be at most train.prompts_per_step (32)",
-    "corruption.kind=blue": "corruption.kind is 'blue', but must be one of patch, grey, gaussian, or module:function.",
-    "corruption.kind=no_such_module:f": "corruption.kind is 'no_such_module:f', but no_such_module cannot be imported",
-    "corruption.kind=math:blur": "corruption.kind is 'math:blur', but math has no function blur.",
+    "corruption.kind=blue": (
+        "corruption.kind is 'blue'; there are patch, grey, gaussian; yours is written package.module:name or "
+        "path/to/file.py:name."
+    ),
+    "corruption.kind=no_such_module:f": "There is no module 'no_such_module' on Python's path for the corruption",
+    "corruption.kind=math:blur": "math has no corruption 'blur'; ",
     "model.device=gpu": "model.device is 'gpu', but must be auto, cpu, cuda or cuda:N.",
     "model.attention=flash_attention_2": "model.attention=flash_attention_2 needs model.dtype=bfloat16.",
     "model.attention=flash_attention_2 train.layout=tree": "train.layout=tree needs model.attention=sdpa",

@@ -29,7 +29,7 @@ def test_every_response_once_within_the_budget(units, layout, budget):
         num_rows = sum(len(u.responses) for u in chosen)
         tree, repeated = (
             sum(u.tree_length for u in chosen),
-            num_rows * max(u.repeated_length for u in chosen),
+            num_rows * max(len(u.prompt) + max(map(len, u.responses)) for u in chosen),
         )
         assert (tree if layout == "tree" else repeated) <= budget or rows_are_single(chosen)
         assert batch.layout == layout

@@ -1,7 +1,6 @@
 """Every benchmark file on real rows where a sample exists, on hand-made rows in its columns otherwise."""
 
 import json
-import sys
 import zipfile
 from io import BytesIO
 from pathlib import Path
@@ -364,18 +363,19 @@ MINE = Benchmark(name="mine", heading="Mine", hub_id="me/mine", split="test",
 """
 
 
-def test_a_benchmark_of_ones_own_module_is_named_module_and_name(tmp_path, monkeypatch) -> None:
+def test_a_benchmark_of_ones_own_is_named_by_its_file(tmp_path, monkeypatch) -> None:
     (tmp_path / "my_benchmark.py").write_text(OWN_BENCHMARK)
     rows = [{"task": f"Is it {word}?", "label": "yes", "picture": png()} for word in ("red", "round")]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "test.parquet")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.path", [*sys.path])
     monkeypatch.setattr("pivot.evaluate.benchmarks.BENCHMARKS", dict(BENCHMARKS))
-    name = "my_benchmark:MINE"
+    name = f"{tmp_path}/my_benchmark.py:MINE"
     (found,) = load_sets([name], SetOptions({name: "test.parquet"}))
     assert (found.name, len(found.prompts), found.notes) == ("mine", 2, ())
     assert found.metrics is not None
-    with pytest.raises(UserError, match="my_benchmark:YOURS cannot be imported"):
-        load_sets(["my_benchmark:YOURS"], SetOptions({}))
-    with pytest.raises(UserError, match=r"my_benchmark:draft is function; expected a .*Benchmark"):
-        load_sets(["my_benchmark:draft"], SetOptions({}))
+    with pytest.raises(UserError, match=r"my_benchmark\.py has no benchmark 'YOURS'; there are MINE"):
+        load_sets(["my_benchmark.py:YOURS"], SetOptions({}))
+    with pytest.raises(
+        UserError, match=r"my_benchmark\.py:draft is of type function, but a benchmark must be a .*Benchmark"
+    ):
+        load_sets(["my_benchmark.py:draft"], SetOptions({}))

@@ -55,9 +55,10 @@ class NaiveBuffer:
 
 
 def assert_equal(buffer: ExperienceBuffer, naive: NaiveBuffer) -> None:
-    assert {row.prompt_id for row in buffer.rows()} == set(naive.rows)
+    rows = {row.prompt_id: row for row in buffer.rows()}
+    assert set(rows) == set(naive.rows)
     for prompt_id, expected in naive.rows.items():
-        row = buffer.row(prompt_id)
+        row = rows[prompt_id]
         assert (row.num_correct, row.num_sampled, row.step) == (expected.k, expected.group, expected.step)
         assert row.times_drawn == expected.drawn
         kept = [(tuple(r.token_ids.tolist()), r.step) for r in buffer.candidates(prompt_id)]

@@ -145,7 +145,7 @@ BT, B = torch.zeros(2, 3), torch.zeros(2)
             r"correct_B .* \[2\], got float32 of shape \[2, 3\]",
         ),
         (lambda: policy_loss(BT, B, BT, BT), r"old_logprobs_BT .* \[2, 3\], got float32 of shape \[2\]"),
-        (lambda: policy_loss(BT, BT, BT, BT, dual_clip=0.5), r"dual_clip must be above 1 or None, got 0.5"),
+        (lambda: policy_loss(BT, BT, BT, BT, dual_clip=0.5), r"dual_clip must be above 1 or null, got 0.5"),
         (
             lambda: calibration_loss(BT, BT, B, B, BT),
             r"anchor_logprob_B .* \[2\], got float32 of shape \[2, 3\]",

@@ -7,13 +7,16 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import pivot
-from pivot.config import apply_settings, from_dict, to_dict
+from pivot.cli.options import resolve
+from pivot.config import Config, apply_settings, from_dict, to_dict
 from pivot.errors import UserError
+from pivot.evaluate.target import Target
 from pivot.method import PRESETS, EntropyPenalty, Method, ReferenceKL
 
 MODULE = '''
@@ -125,7 +128,9 @@ def test_it_trains_and_resumes_through_the_command_line(package: Path, tmp_path:
     stop_after_step_one(run)
     done = run_pivot(package.parent, tmp_path, "train", "--resume", str(run))
     assert done.returncode == 2
-    assert f"The method {SPEC} cannot be imported: No module named 'brief_methods'" in done.stderr
+    assert (
+        "There is no module 'brief_methods' on Python's path for the method brief_methods.rl" in done.stderr
+    )
 
 
 def test_a_stored_configuration_comes_back(package: Path) -> None:
@@ -159,3 +164,48 @@ def test_a_registered_method_is_known_by_its_name(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(ValueError, match="there is already another method of the name 'dapo'"):
         pivot.register_method(Method("dapo", "not the one"))
     assert "mine" not in PRESETS
+
+
+@pytest.fixture
+def plugin(tmp_path: Path) -> Iterator[Path]:
+    """A file that registers a method and leaves a trace of its import."""
+    from pivot.method import presets
+
+    file = tmp_path / "plugin.py"
+    file.write_text(
+        "from dataclasses import replace\nfrom pathlib import Path\n\nimport pivot\nfrom pivot.method import preset\n\n"
+        "pivot.register_method(replace(preset('dapo'), name='from-plugin', summary='Registered by a plugin'))\n"
+        "Path(__file__).with_suffix('.imported').touch()\n"
+    )
+    yield file
+    presets._known.pop("from-plugin", None)
+    for names in presets._groups.values():
+        if "from-plugin" in names:
+            names.remove("from-plugin")
+
+
+def test_plugins_are_imported_before_a_method_is_resolved(
+    plugin: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UserError, match="There is no method 'from-plugin'"):
+        from_dict({"method": "from-plugin"})
+    monkeypatch.chdir(plugin.parent)
+    config = resolve("tiny", method="from-plugin", plugins=["plugin.py"])
+    assert config.plugins == (str(plugin),)
+    assert from_dict(json.loads(json.dumps(to_dict(config)))) == config
+    (plugin.parent / "mine.yaml").write_text("plugins: [plugin.py]\nmethod: from-plugin\n")
+    (plugin.parent / "second.py").touch()
+    both = resolve(config_file="mine.yaml", plugins=["second.py"])
+    assert both.plugins == (str(plugin), str(plugin.with_name("second.py")))
+    assert apply_settings(Config(), ["method=from-plugin", "plugins=plugin.py"]).method == config.method
+
+
+def test_evaluating_a_run_imports_none_of_its_plugins(plugin: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    stored = to_dict(Config()) | {"plugins": [str(plugin)]}
+    (run / "config.json").write_text(json.dumps(stored))
+    config = Target("run", tmp_path, run).config
+    assert config is not None
+    assert config.plugins == ()
+    assert not plugin.with_suffix(".imported").exists()

@@ -20,10 +20,12 @@ from pivot import recipes, tiny
 from pivot.config import apply_settings
 from pivot.engines.local import LocalEngine
 from pivot.method import preset
+from pivot.models.loading import load_policy
 from pivot.training import build
 from pivot.training.clock import PhaseClock
 from pivot.training.prompts import training_prompts
 from pivot.training.selection import Quotas, Selection
+from pivot.types import Prompt
 
 HIDDEN = 64
 CLIP = {"image_mean": [0.48145466, 0.4578275, 0.40821073], "image_std": [0.26862954, 0.26130258, 0.27577711]}
@@ -154,3 +156,19 @@ def remember_responses():
         trainer.engine.policy.forget_features()
 
     return remember
+
+
+@pytest.fixture
+def model(folder):
+    """The model in the folder that a test module's own fixture builds."""
+    return load_policy(str(folder))
+
+
+@pytest.fixture
+def prompts(picture):
+    """Prompts with two images, none and one."""
+    return [
+        Prompt("two", "<image>Compare <image>.", "1", (picture(60, 130), picture(170, 90, "blue"))),
+        Prompt("none", "How much is 2 + 2?", "4"),
+        Prompt("one", "Read <image> it.", "1", (picture(100, 100, "green"),)),
+    ]

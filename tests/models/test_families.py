@@ -13,7 +13,6 @@ from pivot.data import template
 from pivot.models.loading import load_policy, save_policy
 from pivot.models.rows import PromptWithResponses
 from pivot.sampling import Sampling, sample_responses
-from pivot.types import Prompt
 
 FAMILIES = ["qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen2_5_vl-real"]
 PATCH = {"qwen2_vl": 14, "qwen2_5_vl": 14, "qwen3_vl": 16}
@@ -27,19 +26,6 @@ def family(request):
 @pytest.fixture
 def folder(family, family_folder, request):
     return family_folder(family, request.getfixturevalue("shared_data") if "-" in family else None)
-
-
-@pytest.fixture
-def model(folder):
-    return load_policy(str(folder))
-
-
-def prompts(picture):
-    return [
-        Prompt("two", "<image>Compare <image>.", "1", (picture(60, 130), picture(170, 90, "blue"))),
-        Prompt("none", "How much is 2 + 2?", "4"),
-        Prompt("one", "Read <image> it.", "1", (picture(100, 100, "green"),)),
-    ]
 
 
 def plain_logprobs(model, encoded, y):
@@ -76,9 +62,9 @@ def test_patches_are_those_of_the_models_own_files(model, folder, family):
         np.testing.assert_allclose(encoded.pixels[number].numpy(), expected.ravel(), atol=1e-5)
 
 
-def test_encoding_is_hugging_faces(model, folder, picture):
+def test_encoding_is_hugging_faces(model, folder, prompts):
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    for prompt in prompts(picture):
+    for prompt in prompts:
         encoded = model.encoder.encode(prompt)
         turn = "".join(
             part if isinstance(part, str) else "<|vision_start|><|image_pad|><|vision_end|>"
@@ -102,9 +88,9 @@ def test_encoding_is_hugging_faces(model, folder, picture):
         assert model.encoder.count_tokens(prompt) == len(ids)
 
 
-def test_rollout_records_the_plain_forwards_scores(model, folder, picture):
+def test_rollout_records_the_plain_forwards_scores(model, folder, prompts):
     plain = AutoModelForImageTextToText.from_pretrained(folder).eval()
-    encoded = [model.encoder.encode(prompt) for prompt in prompts(picture)]
+    encoded = [model.encoder.encode(prompt) for prompt in prompts]
     for index, responses in sample_responses(model, encoded, 2, Sampling(max_tokens=8)):
         for response in responses:
             assert not set(response.token_ids_T.tolist()) & set(model.banned_ids)
@@ -115,9 +101,9 @@ def test_rollout_records_the_plain_forwards_scores(model, folder, picture):
             torch.testing.assert_close(response.entropy_T, entropy_T, atol=1e-4, rtol=1e-5)
 
 
-def test_tree_and_repeated_rows_are_the_plain_forward(model, folder, picture):
+def test_tree_and_repeated_rows_are_the_plain_forward(model, folder, prompts):
     plain = AutoModelForImageTextToText.from_pretrained(folder).eval()
-    encoded = [model.encoder.encode(prompt) for prompt in prompts(picture)]
+    encoded = [model.encoder.encode(prompt) for prompt in prompts]
     generator = torch.Generator().manual_seed(1)
     units = [
         PromptWithResponses(e, [torch.randint(0, 500, (n,), generator=generator) for n in lengths])
@@ -137,7 +123,7 @@ def test_tree_and_repeated_rows_are_the_plain_forward(model, folder, picture):
 
 
 def test_a_pivot_step_trains_and_the_saved_folder_is_the_model(
-    folder, make_trainer, remember_responses, tmp_path, picture
+    folder, make_trainer, remember_responses, tmp_path, prompts
 ):
     trainer = make_trainer(folder)
     remember_responses(trainer)
@@ -157,7 +143,7 @@ def test_a_pivot_step_trains_and_the_saved_folder_is_the_model(
     save_policy(trainer.engine.policy, tmp_path / "saved")
     plain = AutoModelForImageTextToText.from_pretrained(tmp_path / "saved").eval()
     again = load_policy(str(tmp_path / "saved"))
-    for prompt in prompts(picture):
+    for prompt in prompts:
         encoded = again.encoder.encode(prompt)
         assert (
             encoded.input_ids_L.tolist() == trainer.engine.policy.encoder.encode(prompt).input_ids_L.tolist()
@@ -168,7 +154,7 @@ def test_a_pivot_step_trains_and_the_saved_folder_is_the_model(
         torch.testing.assert_close(plain_logprobs(plain, encoded, y), expected, atol=1e-5, rtol=0)
 
 
-def test_the_saved_folder_has_a_processor_that_makes_the_same_prompt(model, tmp_path, picture, family):
+def test_the_saved_folder_has_a_processor_that_makes_the_same_prompt(model, tmp_path, prompts, family):
     """`AutoProcessor` needs torchvision; `make test-vllm` has it."""
     pytest.importorskip("torchvision")
     from transformers import AutoProcessor
@@ -177,7 +163,7 @@ def test_the_saved_folder_has_a_processor_that_makes_the_same_prompt(model, tmp_
         pytest.skip("the real tokenizer's own chat template takes text alone")
     save_policy(model, tmp_path / "saved")
     processor = AutoProcessor.from_pretrained(tmp_path / "saved")
-    for prompt in prompts(picture):
+    for prompt in prompts:
         out = processor.apply_chat_template(
             template.messages(prompt),
             add_generation_prompt=True,
@@ -188,7 +174,7 @@ def test_the_saved_folder_has_a_processor_that_makes_the_same_prompt(model, tmp_
         assert out["input_ids"][0].tolist() == model.encoder.encode(prompt).input_ids_L.tolist()
 
 
-def test_vllm_reads_the_saved_folder_and_gives_its_log_probs(model, tmp_path, monkeypatch, picture):
+def test_vllm_reads_the_saved_folder_and_gives_its_log_probs(model, tmp_path, monkeypatch, prompts):
     pytest.importorskip("vllm")
     from pivot.sampling import SampleRequest
     from pivot.sampling.vllm_sampler import VllmSampler
@@ -196,11 +182,9 @@ def test_vllm_reads_the_saved_folder_and_gives_its_log_probs(model, tmp_path, mo
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
     save_policy(model, tmp_path / "saved")
     sampler = VllmSampler(tmp_path / "saved")
-    drawn = dict(
-        sampler.sample(prompts(picture), SampleRequest(8, Sampling(max_tokens=12), (0, "evaluation")))
-    )
+    drawn = dict(sampler.sample(prompts, SampleRequest(8, Sampling(max_tokens=12), (0, "evaluation"))))
     sampler.close()
-    for index, prompt in enumerate(prompts(picture)):
+    for index, prompt in enumerate(prompts):
         encoded = model.encoder.encode(prompt)
         unit = PromptWithResponses(encoded, [response.token_ids_T for response in drawn[index]])
         with torch.no_grad():

@@ -79,19 +79,6 @@ def folder(request, tmp_path_factory):
     return build_folder(tmp_path_factory.mktemp(request.param), request.param)
 
 
-@pytest.fixture
-def model(folder):
-    return load_policy(str(folder))
-
-
-def prompts(picture):
-    return [
-        Prompt("two", "<image>Compare <image>.", "1", (picture(60, 130), picture(170, 90, "blue"))),
-        Prompt("none", "How much is 2 + 2?", "4"),
-        Prompt("one", "Read <image> it.", "1", (picture(100, 100, "green"),)),
-    ]
-
-
 def plain_logprobs(model, encoded, y):
     """Hugging Face's own forward over prompt and response, one distribution per token."""
     ids = torch.cat([encoded.input_ids_L, y])[None]
@@ -103,7 +90,7 @@ def plain_logprobs(model, encoded, y):
     return out.logits[0, len(encoded) - 1 : -1].float().log_softmax(-1)
 
 
-def test_prompts_are_those_of_the_models_own_processor(model, folder, picture):
+def test_prompts_are_those_of_the_models_own_processor(model, folder, picture, prompts):
     """The text of `Idefics3Processor.replace_image_token`, which cannot be imported without torchvision."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
     tile = "<image>" * TOKENS_PER_TILE
@@ -125,13 +112,13 @@ def test_prompts_are_those_of_the_models_own_processor(model, folder, picture):
 
     text = text.replace("<image>", image).replace("INSTRUCTION", INSTRUCTION)
     assert encoded.input_ids_L.tolist() == tokenizer(text, add_special_tokens=False)["input_ids"]
-    for prompt in prompts(picture):
+    for prompt in prompts:
         assert model.encoder.count_tokens(prompt) == len(model.encoder.encode(prompt))
 
 
-def test_sampling_records_the_plain_forwards_scores(model, folder, picture):
+def test_sampling_records_the_plain_forwards_scores(model, folder, prompts):
     plain = AutoModelForImageTextToText.from_pretrained(folder).eval()
-    encoded = [model.encoder.encode(prompt) for prompt in prompts(picture)]
+    encoded = [model.encoder.encode(prompt) for prompt in prompts]
     found = dict(sample_responses(model, encoded, 3, Sampling(max_tokens=8)))
     assert sorted(found) == [0, 1, 2]
     for index, responses in found.items():
@@ -144,7 +131,7 @@ def test_sampling_records_the_plain_forwards_scores(model, folder, picture):
             torch.testing.assert_close(response.entropy_T, entropy_T, atol=1e-4, rtol=1e-5)
 
 
-def test_scores_under_both_images_are_the_plain_forwards(model, folder, picture):
+def test_scores_under_both_images_are_the_plain_forwards(model, folder, prompts):
     plain = AutoModelForImageTextToText.from_pretrained(folder).eval()
     corruptor = Corruptor(model.encoder, Corruption(), seed=0)
     generator = torch.Generator().manual_seed(1)
@@ -152,7 +139,7 @@ def test_scores_under_both_images_are_the_plain_forwards(model, folder, picture)
         PromptWithResponses(
             model.encoder.encode(prompt), [torch.randint(0, 500, (n,), generator=generator) for n in lengths]
         )
-        for prompt, lengths in zip(prompts(picture), ([5, 2], [3], [1, 6]), strict=True)
+        for prompt, lengths in zip(prompts, ([5, 2], [3], [1, 6]), strict=True)
     ]
     damaged = [corruptor.corrupt(unit.prompt, 1) for unit in units]
     with torch.no_grad():
@@ -218,7 +205,7 @@ def test_image_limits_are_numbers_of_tiles(folder, picture):
 
 
 def test_a_pivot_step_trains_every_part_and_the_saved_folder_is_the_model(
-    folder, make_trainer, remember_responses, tmp_path, picture
+    folder, make_trainer, remember_responses, tmp_path, prompts
 ):
     trainer = make_trainer(folder)
     policy = trainer.engine.policy
@@ -234,7 +221,7 @@ def test_a_pivot_step_trains_every_part_and_the_saved_folder_is_the_model(
     save_policy(policy, tmp_path / "saved")
     again = load_policy(str(tmp_path / "saved"))
     y = torch.tensor([5, 6, 7])
-    for prompt in prompts(picture):
+    for prompt in prompts:
         encoded = again.encoder.encode(prompt)
         expected = plain_logprobs(policy.model, encoded, y)
         assert torch.equal(expected, plain_logprobs(again.model, encoded, y))
@@ -245,8 +232,8 @@ def test_tree_rows_are_refused_before_training(folder, make_trainer):
         make_trainer(folder, "train.layout=tree")
 
 
-def test_attention_sizes_adapters_and_frozen_towers(model, folder, picture):
-    found = measure(model, [prompts(picture)[0]], "own", sampling=Sampling(max_tokens=4))
+def test_attention_sizes_adapters_and_frozen_towers(model, folder, prompts):
+    found = measure(model, [prompts[0]], "own", sampling=Sampling(max_tokens=4))
     assert found.mass_PN.shape == (1, 2)
     assert ((found.mass_PN > 0) & (found.mass_PN < 1)).all()
     sizes = find_architecture(str(folder))

@@ -12,8 +12,10 @@ import pytest
 from toy_sweep import TOY
 
 from pivot.cli import main
+from pivot.config import to_dict
 from pivot.sweep.plan import load_plan
 from pivot.sweep.runs import plan_runs
+from pivot.sweep.scores import accuracies
 
 PLAN = """\
 title: A toy
@@ -95,6 +97,8 @@ def test_a_mistake_in_a_plan_is_one_sentence(tmp_path, capsys, text, said):
         (["--only", "PIVVOT"], "--only PIVVOT is no arm of toy; the nearest is PIVOT"),
         (["--gpus", "8"], "--gpus belongs to --engine verl"),
         (["--engine", "verl", "--gpus", "0"], "--gpus is 0"),
+        (["--engine", "embedded"], "There is no engine 'embedded'; "),
+        (["--plugin", "nowhere.py"], "nowhere.py for the plugin."),
         (["--seeds", "0"], "--seeds is 0"),
         (["--benchmarks", "tiny-tset"], "Did you mean 'tiny-test'"),
         (["--set", "train.minibatch_prompts=64"], "train.minibatch_prompts is 64"),
@@ -211,6 +215,32 @@ def test_a_run_that_stopped_is_resumed_and_not_begun_again(plan_file, tmp_path, 
     assert main(words) == 0
     assert [command[:2] for command in commands] == [["train", "--resume"]]
     assert (run / "metrics.jsonl").read_bytes() == first
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"), [({}, True), ({"engine": "verl"}, False), ({"lr": 1e-3}, False)]
+)
+def test_a_run_of_an_older_version_is_found_by_its_settings(plan_file, tmp_path, changes, found):
+    """It named the engine differently and lacked a setting, so its folder has another digest."""
+    out = tmp_path / "out"
+    run = plan_runs(load_plan(plan_file), out)[1]
+    old = out / f"{run.folder.name[:-8]}01234567"
+    old.mkdir(parents=True)
+    config = to_dict(run.config)
+    del config["plugins"], config["train"]["overlap"]
+    config["train"]["lr"] = changes.get("lr", config["train"]["lr"])
+    (old / "config.json").write_text(json.dumps(config))
+    (old / "run.json").write_text(json.dumps({"engine": changes.get("engine", "local")}))
+    assert plan_runs(load_plan(plan_file), out)[1].folder == (old if found else run.folder)
+
+
+def test_an_old_score_counts_under_the_samplers_new_name(plan_file, tmp_path):
+    run = plan_runs(load_plan(plan_file), tmp_path)[1]
+    for name in ("embedded", "native"):
+        write_scores(run, {"tiny-test": 0.5}, engine=name)
+        assert accuracies(run) == {"tiny-test": 0.5}
+    write_scores(run, {"tiny-test": 0.5}, engine="vllm")
+    assert accuracies(run) == {}
 
 
 def test_more_benchmarks_are_evaluated_without_the_old_ones(plan_file, tmp_path, commands):

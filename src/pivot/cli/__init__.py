@@ -15,6 +15,7 @@ from functools import partial
 
 from pivot import __version__
 from pivot.errors import UserError
+from pivot.plugins import import_plugins
 from pivot.terminal import printable, protect_output
 
 COMMANDS = {
@@ -47,6 +48,7 @@ def main(argv: list[str] | None = None) -> int:
         parser.print_help()
         return 0
     try:
+        import_plugins(vars(args).get("plugins") or ())
         code = importlib.import_module(f"pivot.cli.{args.command}").run(args)
         sys.stdout.flush()
         return code

@@ -8,7 +8,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pivot.cli.options import add_data_settings, add_model_settings, check_temperature, data_settings
+from pivot.cli.options import (
+    add_data_settings,
+    add_model_settings,
+    add_plugins,
+    check_temperature,
+    data_settings,
+)
 from pivot.errors import UserError
 from pivot.terminal import printable
 from pivot.types import Prompt
@@ -36,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--temperature", type=float, default=1.0, help="sampling temperature (default: 1.0)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the responses (default: 0)")
     add_model_settings(parser)
+    add_plugins(parser)
     parser.add_argument(
         "--out",
         type=Path,

@@ -18,9 +18,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("where it runs (docs/cluster.md)")
     group.add_argument(
         "--engine",
-        choices=["local", "verl"],
         default="local",
-        help="`local`: this process; `verl`: Ray, FSDP2 and vLLM on one node or many",
+        metavar="NAME",
+        help="`local` (default): this process; `verl`: Ray, FSDP2 and vLLM on one node or many; or one that a "
+        "--plugin registers",
     )
     group.add_argument("--nodes", type=int, metavar="N", help="nodes of the cluster (default: 1)")
     group.add_argument(
@@ -52,7 +53,7 @@ def is_asked(args: argparse.Namespace, resumed: Path | None) -> bool:
         return True
     for name in ("nodes", "gpus", "address", "rollout", "verl", "dry-run"):
         if vars(args)[name.replace("-", "_")]:
-            raise UserError(f"--{name} needs --engine verl; the local engine is one process")
+            raise UserError(f"--{name} needs --engine verl; the {args.engine} engine is one process")
     return False
 
 

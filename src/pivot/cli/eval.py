@@ -21,7 +21,13 @@ from rich.progress import (
 )
 
 from pivot.cli import eval_tables
-from pivot.cli.options import add_data_settings, add_model_settings, check_temperature, data_settings
+from pivot.cli.options import (
+    add_data_settings,
+    add_model_settings,
+    add_plugins,
+    check_temperature,
+    data_settings,
+)
 from pivot.console import Console
 from pivot.errors import UserError
 from pivot.evaluate import benchmarks
@@ -49,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--benchmarks", default="", metavar="A,B",
         help=f"names from `pivot benchmarks`, the groups {', '.join(benchmarks.GROUPS)}, the splits "
-        f"{', '.join(PROCEDURAL)}, a data file, a hub id, or your own module:BENCHMARK",
+        f"{', '.join(PROCEDURAL)}, a data file, a hub id, or your FILE.py:NAME or MODULE:NAME",
     )  # fmt: skip
     parser.add_argument(
         "--data", action="append", default=[], metavar="NAME",
@@ -95,6 +101,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--out", type=Path, metavar="DIR", help="output folder (default: RUN/eval for a run, else eval/MODEL)"
     )
     data.add_argument("--quiet", action="store_true", help="show no progress bar")
+    add_plugins(data)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from rich import box
 from rich.table import Table
 
+from pivot.cli.options import add_plugins
 from pivot.config.describe import describe_field, spell
 from pivot.config.methods import find_method, method_to_dict
 from pivot.config.schema import method_fields, section_doc
@@ -44,8 +45,12 @@ COLUMNS: dict[str, tuple[tuple[str, ...], Callable[[dict], str]]] = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "name", nargs="?", metavar="NAME", help="list the settings of this method; also package.module:name"
+        "name",
+        nargs="?",
+        metavar="NAME",
+        help="list the settings of this method; also FILE.py:NAME or MODULE:NAME",
     )
+    add_plugins(parser)
     parser.add_argument("--json", action="store_true", help="JSON instead of text")
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypedDict, Unpack
 
 from pivot import recipes
-from pivot.config.loading import apply_settings, load_file
+from pivot.config.loading import apply_settings, load_file, overlay
 from pivot.config.sections import Config, DataConfig
 from pivot.config.validation import problems, validate
 from pivot.errors import UserError
@@ -18,6 +18,7 @@ from pivot.errors import UserError
 class Shortcuts(TypedDict, total=False):
     """Settings with an option of their own; None: not given."""
 
+    plugins: list[str] | None
     method: str | None
     corruption: str | None
     steps: int | None
@@ -51,6 +52,9 @@ def resolve(
     """
     mapping = {} if config_file is None else load_file(config_file)
     config = recipes.from_mapping(mapping, recipe)
+    # First, and besides those of the file: they may register the method that another option names.
+    plugins = [*config.plugins, *(shortcuts.pop("plugins", None) or ())]
+    config = overlay(config, {"plugins": list(dict.fromkeys(plugins))})
     given = [f"{SHORTCUTS[name]}={value}" for name, value in shortcuts.items() if value is not None]
     config = apply_settings(config, [*given, *settings])
     validate(config)
@@ -70,12 +74,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--config", metavar="FILE", help="a YAML, TOML or JSON file, such as a run's config.json"
     )
+    add_plugins(group)
     group.add_argument(
-        "--method", metavar="NAME", help="a method from `pivot methods`, or package.module:name"
+        "--method", metavar="NAME", help="a method from `pivot methods`, or your FILE.py:NAME or MODULE:NAME"
     )
     group.add_argument(
-        "--corruption", metavar="KIND", help="image corruption: patch, grey, gaussian or module:function"
-    )
+        "--corruption", metavar="KIND",
+        help="image corruption: patch, grey, gaussian, or your FILE.py:NAME or MODULE:NAME",
+    )  # fmt: skip
     group.add_argument("--steps", type=int, metavar="N", help="number of training steps")
     group.add_argument("--seed", type=int, metavar="N", help="random seed; fixes the run on one machine")
     group.add_argument("--model", metavar="PATH", help="`tiny`, a model folder, or a hub id")
@@ -94,22 +100,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_plugins(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+    """Add --plugin."""
+    parser.add_argument(
+        "--plugin", action="append", metavar="FILE.py|MODULE", dest="plugins",
+        help="import this first: it registers model families, engines, trackers or methods; may be repeated",
+    )  # fmt: skip
+
+
 def from_arguments(args: argparse.Namespace, *, needs_data: bool = False) -> Config:
     """The configuration from the options of `add_arguments`; without a recipe or file, the recipe follows the model."""
     recipe = args.recipe
     if recipe is None and args.config is None:
         model = _last(args.settings, "model.path") or args.model
         recipe = recipes.for_model(model)
-        if (
-            recipe == recipes.REAL_RECIPE
-            and needs_data
-            and not (args.data or _last(args.settings, "data.train"))
-        ):
+        has_data = args.data or _last(args.settings, "data.train")
+        if recipe == recipes.REAL_RECIPE and needs_data and not has_data:
             raise UserError(
                 f"--model {model} needs a training set: name it with --data, such as geometry3k or your own file, or "
                 "choose a --recipe."
             )
     shortcuts = Shortcuts(
+        plugins=args.plugins,
         method=args.method,
         corruption=args.corruption,
         steps=args.steps,

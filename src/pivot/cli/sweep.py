@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pivot import recipes
+from pivot.cli.options import add_plugins
 from pivot.errors import UserError
 from pivot.runs.stopping import STOPPED
 
@@ -36,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--jobs", type=int, default=1, metavar="N",
         help="runs at a time, each on GPUs of its own where there are any (default: 1)",
     )  # fmt: skip
+    add_plugins(parser)
     group = parser.add_argument_group("instead of what the plan says")
     group.add_argument("--only", action="append", default=[], metavar="ARM", help="this arm; may be repeated")
     group.add_argument("--seeds", type=int, metavar="N", help="runs per arm")
@@ -49,24 +51,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--samples", type=int, metavar="K", help="responses per prompt (accuracy@K)")
     group.add_argument("--limit", type=int, metavar="N", help="the first N rows of each benchmark")
-    group.add_argument("--eval-engine", choices=("embedded", "vllm"), help="what samples the responses")
+    group.add_argument("--sampler", choices=("native", "vllm"), help="what samples for evaluations")
     group.add_argument(
         "--path", action="append", default=[], metavar="NAME=FILE", help="a local copy of a benchmark"
     )
     group.add_argument("--papo-eval", action="store_true", help="benchmarks from the PAPO-Eval bundle")
-    group.add_argument("--engine", choices=("embedded", "verl"), help="training engine (docs/cluster.md)")
+    group.add_argument(
+        "--engine", metavar="NAME", help="training engine: local, verl (docs/cluster.md), or yours"
+    )
     group.add_argument("--nodes", type=int, metavar="N", help="nodes of the cluster")
     group.add_argument("--gpus", type=int, metavar="M", help="GPUs per node")
     group.add_argument("--address", metavar="HOST:PORT", help="a running Ray cluster, or `auto`")
 
 
 def run(args: argparse.Namespace) -> int:
+    from pivot.plugins import absolute
     from pivot.sweep.plan import load_plan
     from pivot.sweep.runs import Overrides, plan_runs
 
+    plugins = tuple(map(absolute, args.plugins or ()))
     plan = adjust(load_plan(args.plan), args)
     out = args.out or Path("runs") / "sweeps" / plan.name
-    runs = plan_runs(plan, out, Overrides(tuple(args.settings), tuple(args.path), args.papo_eval))
+    runs = plan_runs(plan, out, Overrides(tuple(args.settings), tuple(args.path), args.papo_eval, plugins))
     if args.dry_run:
         from pivot.sweep.listing import describe
 
@@ -108,7 +114,7 @@ def adjust(plan: Plan, args: argparse.Namespace) -> Plan:
     for name in ("seeds", "samples", "limit"):
         if vars(args)[name] is not None and vars(args)[name] < 1:
             raise UserError(f"--{name} is {vars(args)[name]}; it must be at least 1.")
-    given = {name: vars(args)[name] for name in ("seeds", "recipe", "samples", "limit", "eval_engine")}
+    given = {name: vars(args)[name] for name in ("seeds", "recipe", "samples", "limit", "sampler")}
     changes = {name: value for name, value in given.items() if value is not None}
     if args.benchmarks is not None:
         changes["benchmarks"] = _names(args.benchmarks)
@@ -133,13 +139,16 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _engine(planned: Engine, args: argparse.Namespace) -> Engine:
+    from pivot.runs.run import find_engine
     from pivot.sweep.plan import Engine
 
     engine = Engine(args.engine) if args.engine not in (None, planned.name) else planned
+    if engine.name != "verl":
+        find_engine(engine.name)
     given = {name: vars(args)[name] for name in ("nodes", "gpus", "address") if vars(args)[name] is not None}
     for name, value in given.items():
-        if engine.name == "embedded":
-            raise UserError(f"--{name} belongs to --engine verl; the embedded engine is one process")
+        if engine.name != "verl":
+            raise UserError(f"--{name} belongs to --engine verl; the {engine.name} engine is one process")
         if isinstance(value, int) and value < 1:
             raise UserError(f"--{name} is {value}; it must be at least 1.")
     return replace(engine, **given)

@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--reward",
         action="append",
         metavar="FUNCTION",
-        help="a reward function: accuracy, format, package.module:name or file.py:name with TRL's calling convention; "
+        help="a reward function: accuracy, format, FILE.py:NAME or MODULE:NAME with TRL's calling convention; "
         "may be repeated (reward.functions; weights: reward.weights)",
     )
     parser.add_argument(
@@ -52,8 +52,8 @@ def run(args: argparse.Namespace) -> int:
     from pivot.runs.stopping import STOPPED
 
     if args.resume is not None:
-        if args.settings or args.out:
-            raise UserError("--resume uses the run's own configuration; leave out --set and --out")
+        if args.settings or args.out or args.plugins:
+            raise UserError("--resume uses the run's own configuration; leave out --set, --plugin and --out")
         out, resuming = args.resume, True
     else:
         if args.reward is not None:
@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
     elif resuming:
         result = run_module.resume(out, quiet=args.quiet, accept=accept)
     else:
-        result = run_module.train(config, out, quiet=args.quiet)
+        result = run_module.train(config, out, engine=args.engine, quiet=args.quiet)
     if not result.finished:
         print(f"stopped after step {result.steps}; continue with: pivot train --resume {out}")
         return STOPPED

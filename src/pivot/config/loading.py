@@ -15,19 +15,21 @@ from typing import Any, TypeVar
 import yaml
 
 from pivot.config.coerce import NULLS, coerce, parse
-from pivot.config.methods import Unparsed, find_method, method_to_dict, overlay_method
+from pivot.config.methods import Unparsed, method_to_dict, overlay_method
 from pivot.config.nearest import unknown_setting
 from pivot.config.schema import describe_type, hints
 from pivot.config.sections import Config
 from pivot.data.template import read_template
 from pivot.errors import UserError
 from pivot.method import Method
-from pivot.plugins import absolute
+from pivot.plugins import absolute, import_plugins
 
 Section = TypeVar("Section")
 FORMER = {"reward.function": "functions"}
 """A setting of older versions, which took one value -> the list that took its place."""
 READ_ON_LOADING: dict[str, Callable[[Any], Any]] = {
+    "plugins": lambda given: tuple(map(absolute, given)),
+    "corruption.kind": absolute,
     "prompt.template": lambda given: None if given is None else read_template(given),
     "reward.functions": lambda given: tuple(map(absolute, given)),
 }
@@ -59,6 +61,9 @@ def overlay(config: Section, mapping: Mapping[str, Any], prefix: str = "") -> Se
         UserError: an unknown key (names the nearest known one), or a value of the wrong type.
     """
     known = hints(type(config))
+    if isinstance(config, Config) and "plugins" in mapping:
+        # First: they may register the method or model family that other settings name.
+        import_plugins(coerce(mapping["plugins"], known["plugins"], "plugins"))
     changes: dict[str, Any] = {}
     for key, value in mapping.items():
         path = f"{prefix}{key}"
@@ -134,7 +139,6 @@ def _place(mapping: dict[str, Any], path: str, text: str) -> None:
             return
     hint = _hint(section, name, ".".join(parents))
     if hint is Method:
-        find_method(text)
         # `method=dapo` starts over from that method: earlier settings of it are dropped.
         mapping[name] = {"name": text}
     elif is_dataclass(hint):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -13,6 +12,7 @@ from pivot.config.schema import hints, method_fields
 from pivot.errors import UserError, nearest
 from pivot.method import PRESETS, Method, UnknownSetting
 from pivot.method.method import KNOWN_PARTS, SWITCH_OF
+from pivot.plugins import absolute, find_object
 
 
 class Unparsed(str):
@@ -20,29 +20,12 @@ class Unparsed(str):
 
 
 def find_method(spec: str) -> Method:
-    """The method of that name, or the one at `package.module:name`; a UserError names the nearest there is."""
+    """The method of that name, or one from outside (`pivot.plugins`); a UserError names the nearest there is."""
     if ":" in spec:
-        return _imported(spec)
+        return replace(find_object(spec, "method", Method), source=absolute(spec))
     if spec not in PRESETS:
         raise UserError(f"There is no method {spec!r}; {nearest(spec, PRESETS)}.")
     return PRESETS[spec]
-
-
-def _imported(spec: str) -> Method:
-    module_name, _, name = spec.partition(":")
-    try:
-        module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise UserError(
-            f"The method {spec} cannot be imported: {error}. Its package must be installed or on PYTHONPATH."
-        ) from error
-    except ValueError as error:
-        raise UserError(f"{spec!r} is no method: write package.module:name.") from error
-    method = getattr(module, name, None)
-    if not isinstance(method, Method):
-        found = "nothing" if method is None else f"a {type(method).__name__}"
-        raise UserError(f"{spec} is {found}, but must be a pivot.method.Method.")
-    return replace(method, source=spec)
 
 
 def settings_for(method: Method, settings: Iterable[str]) -> tuple[str, ...]:

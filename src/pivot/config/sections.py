@@ -109,7 +109,7 @@ class CorruptionConfig:
     """The image intervention (App. D.1)."""
 
     kind: str = "patch"
-    """`patch`: random patches black; `grey`: all (128,128,128); `gaussian`: pixel noise; `module:function`: yours."""
+    """`patch`: random patches black; `grey`: all (128,128,128); `gaussian`: pixel noise; `FILE.py:NAME`: yours."""
     probability: float | None = None
     """Share of patches that `patch` sets to black (App. C.2); None: the method's value."""
     sigma: float = 189.0
@@ -147,7 +147,7 @@ class RewardConfig:
     """How responses are rewarded."""
 
     functions: tuple[str, ...] = ()
-    """`accuracy`, `format`, `module:function` or `file.py:function`, as in TRL; empty: the verifier's accuracy."""
+    """`accuracy`, `format`, `FILE.py:NAME` or `MODULE:NAME`, as in TRL; empty: the verifier's accuracy."""
     weights: tuple[float, ...] = ()
     """Weight of each function in the reward; empty: 1 each (not in the paper)."""
     threshold: float = 0.5
@@ -300,6 +300,8 @@ class Config:
 
     recipe: str = "custom"
     """The recipe that this configuration starts from."""
+    plugins: tuple[str, ...] = ()
+    """Your modules and files that register model families, engines, trackers or methods; imported first."""
     model: ModelConfig = field(default_factory=ModelConfig)
     data: DataConfig = field(default_factory=DataConfig)
     method: Method = PRESETS["pivot"]

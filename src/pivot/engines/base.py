@@ -6,13 +6,15 @@ the frozen reference model if the method needs one, and the optimizer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
 from torch import Tensor
 
+from pivot.config import Config
+from pivot.errors import UserError
 from pivot.method import Batch
 from pivot.models.corruption import Corruptor
 from pivot.models.encoding import PromptEncoder
@@ -66,7 +68,7 @@ class Engine(Protocol):
     """Holds the weights; every method returns plain data on the CPU."""
 
     name: str
-    """`local` or `verl`, for run.json."""
+    """Recorded with its evaluations."""
     encoder: PromptEncoder
     """Counts tokens, decodes them, and knows the images' limits."""
     corruptor: Corruptor
@@ -123,6 +125,19 @@ class Engine(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+OpenEngine = Callable[[Config, Path | None], Engine]
+"""From a configuration, and the checkpoint that training continues from, to an engine."""
+ENGINES: dict[str, OpenEngine] = {}
+"""Engines of plugins, by the name that `--engine` takes."""
+
+
+def register_engine(name: str, open_engine: OpenEngine) -> None:
+    """Make an engine available as `--engine NAME` in this process."""
+    if name in ("local", "verl"):
+        raise UserError(f"engine {name!r} cannot be registered: the name is taken.")
+    ENGINES[name] = open_engine
 
 
 def add_terms(total: dict[str, float], values: Mapping[str, Tensor]) -> None:

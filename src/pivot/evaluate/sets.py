@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,13 +10,13 @@ from pivot.config import DataConfig
 from pivot.config.datasets import data_spec, is_procedural, load_set
 from pivot.data import DataSet
 from pivot.data.images import MISSING
-from pivot.errors import UserError
+from pivot.errors import UserError, did_you_mean
 from pivot.evaluate import benchmarks
 from pivot.evaluate.scoring import Graded
 from pivot.types import Prompt
 
-MODULE_NAME = re.compile(r"[\w.]+:\w+")
-"""A benchmark in a module of your own: `my_package.my_module:MY_BENCHMARK`."""
+CODE = re.compile(r"([\w.]+|.+\.py):\w+")
+"""A benchmark of your own: `my_package.my_module:MY_BENCHMARK` or `path/to/file.py:MY_BENCHMARK`."""
 PROCEDURAL = {f"tiny-{split}": split for split in ("test", "ood", "validation")}
 """Name -> its procedural split."""
 PROCEDURAL_SIZE = 200
@@ -84,25 +83,24 @@ def read_set(name: str, options: SetOptions) -> DataSet:
 
 
 def check_name(name: str) -> None:
-    """Accept known names, file paths, hub ids and `module:NAME`; raise a UserError for anything else."""
+    """Accept known names, file paths, hub ids and code from outside; raise a UserError for anything else."""
     known = [*benchmarks.GROUPS, *benchmarks.BENCHMARKS, *PROCEDURAL]
     if (
         name not in known
         and not is_procedural(name)
         and not any(sign in name for sign in "/.")
-        and not MODULE_NAME.fullmatch(name)
+        and not CODE.fullmatch(name)
     ):
-        near = difflib.get_close_matches(name.lower().replace("_", "-"), known, n=1, cutoff=0.4)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
         raise UserError(
-            f"unknown benchmark {name!r}.{hint} Known are {', '.join(known)}; a local file or a hub id works too."
+            f"unknown benchmark {name!r}.{did_you_mean(name, known)} Known are {', '.join(known)}; a local file or a "
+            "hub id works too."
         )
 
 
 def _load(name: str, options: SetOptions) -> EvaluationSet:
     if options.limit is not None and options.limit < 1:
         raise UserError(f"--limit is {options.limit}; it must be at least 1 (leave it out to take all rows).")
-    if MODULE_NAME.fullmatch(name):
+    if CODE.fullmatch(name):
         name = benchmarks.register(name).name
     # Decoding every image now takes seconds; a broken one in the middle would stop the evaluation.
     data = read_set(name, replace(options, data=replace(options.data, check_images="full")))

@@ -67,13 +67,13 @@ class Target:
 
     @cached_property
     def config(self) -> Config | None:
-        """The run's configuration without its method: evaluating a model imports no code that its run names."""
+        """The run's configuration without method and plugins: evaluating imports no code that a run names."""
         if self.run is None:
             return None
         stored, note = read_config(self.run)
         if note:
             warn(note)
-        return from_dict({name: section for name, section in stored.items() if name != "method"})
+        return from_dict({name: value for name, value in stored.items() if name not in ("method", "plugins")})
 
     @cached_property
     def fingerprint(self) -> str:

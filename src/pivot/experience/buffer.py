@@ -155,10 +155,6 @@ class ExperienceBuffer:
                 records["entropy"][index], records["dependency"][index] = scores[serial]
                 records["scored_step"][index] = step
 
-    def row(self, prompt_id: str) -> BufferRow:
-        """The state of one prompt; an unknown id is a KeyError."""
-        return self._row(self._index[prompt_id])
-
     def rows(self) -> Iterator[BufferRow]:
         """All rows, in no particular order."""
         return (self._row(row) for row in range(len(self)))

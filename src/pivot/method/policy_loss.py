@@ -58,8 +58,7 @@ def policy_terms(
     check_mask("mask_BT", mask_BT, logprobs_BT.shape)
     check_range("clip_low", clip_low, 0.0, 1.0)
     check_range("clip_high", clip_high, 0.0, float("inf"))
-    if dual_clip is not None and dual_clip <= 1.0:
-        raise ValueError(f"dual_clip must be above 1 or None, got {dual_clip!r}")
+    _check_dual_clip(dual_clip)
     valid_BT = mask_BT.bool()
     advantage_BT = on_valid(advantage_BT.detach(), valid_BT)
     old_BT = valid_logprobs(old_logprobs_BT.detach(), valid_BT)
@@ -78,6 +77,11 @@ def policy_terms(
         clip_high_BT=(advantage_BT > 0) & (ratio_BT > 1 + clip_high),
         dual_clip_BT=dual_clip_BT,
     )
+
+
+def _check_dual_clip(dual_clip: float | None) -> None:
+    if dual_clip is not None and dual_clip <= 1.0:
+        raise ValueError(f"dual_clip must be above 1 or null, got {dual_clip!r}")
 
 
 def policy_loss(
@@ -127,8 +131,7 @@ class PolicyLoss(Part):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.dual_clip is not None and self.dual_clip <= 1.0:
-            raise ValueError(f"dual_clip must be above 1 or null, got {self.dual_clip!r}")
+        _check_dual_clip(self.dual_clip)
 
     def terms(
         self, logprobs_BT: Tensor, old_logprobs_BT: Tensor, advantage_BT: Tensor, mask_BT: Tensor

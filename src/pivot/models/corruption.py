@@ -8,13 +8,8 @@ number of workers.
 
 from __future__ import annotations
 
-import importlib
-import os
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,7 +18,8 @@ from PIL import Image
 from torch import Tensor
 
 from pivot.data.images import open_rgb
-from pivot.errors import UserError
+from pivot.errors import UserError, nearest
+from pivot.plugins import FORMS, find_function
 from pivot.seeding import stable_seed
 
 if TYPE_CHECKING:
@@ -62,7 +58,7 @@ class Corruption:
     """
 
     kind: str = "patch"
-    """A name in `CORRUPTIONS`, or `module:function`."""
+    """A name in `CORRUPTIONS`, or one that `pivot.plugins` reads."""
     probability: float = 0.6
     sigma: float = 189.0
     raw: bool = False
@@ -109,38 +105,14 @@ def register(name: str, function: CorruptionFunction) -> None:
 
 
 def find(kind: str) -> CorruptionFunction:
-    """The function that a `corruption.kind` names: a registered name, or `module:function`."""
-    return CORRUPTIONS[kind] if kind in CORRUPTIONS else _imported(kind)
-
-
-@cache
-def _imported(kind: str) -> CorruptionFunction:
-    module_name, _, name = kind.partition(":")
-    if not (module_name and name):
-        known = ", ".join(CORRUPTIONS)
-        raise UserError(f"corruption.kind is {kind!r}, but must be one of {known}, or module:function.")
-    try:
-        with _current_folder_importable():
-            module = importlib.import_module(module_name)
-    except ImportError as cause:
+    """The function that a `corruption.kind` names: a registered name, or code from outside."""
+    if ":" in kind:
+        return find_function(kind, "corruption")
+    if kind not in CORRUPTIONS:
         raise UserError(
-            f"corruption.kind is {kind!r}, but {module_name} cannot be imported ({cause}): put it on the PYTHONPATH."
-        ) from cause
-    function: CorruptionFunction | None = vars(module).get(name)
-    if function is None:
-        raise UserError(f"corruption.kind is {kind!r}, but {module_name} has no function {name}.")
-    return function
-
-
-@contextmanager
-def _current_folder_importable() -> Iterator[None]:
-    """Commands do not import from the current folder; here it comes last, after installed modules."""
-    before = list(sys.path)
-    sys.path.append(os.getcwd())
-    try:
-        yield
-    finally:
-        sys.path[:] = before
+            f"corruption.kind is {kind!r}; {nearest(kind, CORRUPTIONS)}; yours is written {FORMS}."
+        )
+    return CORRUPTIONS[kind]
 
 
 class Corruptor:

@@ -56,7 +56,7 @@ def find_family(model_type: str) -> type[Family]:
 
 
 def register_family(model_type: str, family: type[Family]) -> None:
-    """Make a family from outside this package known in this process."""
+    """Make a family from outside this package known in this process, by the `model_type` of a model's config.json."""
     FAMILIES[model_type] = family
 
 

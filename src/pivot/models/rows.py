@@ -39,10 +39,6 @@ class PromptWithResponses(Generic[PreparedT]):
         """Tokens of a tree row at most; siblings may share some."""
         return len(self.prompt) + sum(len(y) for y in self.responses)
 
-    @property
-    def repeated_length(self) -> int:
-        return len(self.prompt) + max((len(y) for y in self.responses), default=0)
-
 
 @dataclass
 class Rows:

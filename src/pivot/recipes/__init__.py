@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pivot.config.loading import load_file, overlay
-from pivot.config.schema import hints
+from pivot.config.schema import sections
 from pivot.config.sections import Config
 from pivot.errors import UserError, nearest
 
@@ -65,5 +65,6 @@ def from_mapping(mapping: Mapping[str, Any], start: str | None = None) -> Config
         )
     name = str(start or named or NO_RECIPE)
     # A run's config.json is complete, even if its recipe was made in Python.
-    own = name == NO_RECIPE or (name not in names() and mapping.keys() >= hints(Config).keys() - NEW_SECTIONS)
+    whole = mapping.keys() >= dict(sections(Config())).keys() - NEW_SECTIONS
+    own = name == NO_RECIPE or (name not in names() and whole)
     return overlay(Config() if own else get(name), mapping)

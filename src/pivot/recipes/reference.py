@@ -15,8 +15,11 @@ The configuration of a run comes from these sources; later ones override earlier
 
 1. a recipe (`--recipe NAME`),
 2. a YAML, TOML or JSON file (`--config FILE`; a run's own `config.json` is one),
-3. `--method`, `--corruption`, `--steps`, `--seed`, `--model`, `--data`,
+3. `--plugin`, `--method`, `--corruption`, `--steps`, `--seed`, `--model`, `--data`,
 4. `--set section.field=value`, which may be repeated.
+
+`plugins` stands beside the sections: a list of your files and modules that register model families, trackers, engines
+or methods ([extending.md](extending.md)).
 
 `--method NAME` replaces the whole `method` section by that preset; in a file write `method: dapo`, or
 `method: {name: dapo, clip_high: 0.3}` for a preset with changes. A run saves its resolved configuration as

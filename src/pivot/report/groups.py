@@ -16,7 +16,7 @@ from pivot.report.run import RunData, is_number
 
 USUAL_BASELINES = ("dapo", "grpo")
 """The baseline if none is named: the first of these that is among the runs."""
-NOT_SETTINGS = re.compile(r"(.*\.)?seed$|recipe$|log\.|checkpoint\.|train\.threads$")
+NOT_SETTINGS = re.compile(r"(.*\.)?seed$|recipe$|plugins$|log\.|checkpoint\.|train\.threads$")
 """Config keys that do not matter for whether runs belong to one group."""
 
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sized
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Any, Protocol, Self, TextIO, TypeVar
+from typing import Any, Self, TextIO, TypeVar
 
 from rich.console import Group
 from rich.live import Live
@@ -49,7 +49,7 @@ class Progress:
     ):
         """`first_step` is the first step of this process; the time left is estimated from there."""
         shown = stream or sys.stdout
-        self._display: Display = Silent()
+        self._display = Display()
         if not quiet and shown.isatty():
             self._display = LiveDisplay(shown, total_steps, first_step - 1)
         elif not quiet:
@@ -130,8 +130,11 @@ def _is_phase(key: str) -> bool:
     return key.startswith("time/") and not key.startswith("time/share_") and key != "time/tokens_per_second"
 
 
-class Display(Protocol):
-    """Where progress is shown. A task is long work outside the steps; it is over when `done` equals `total`."""
+class Display:
+    """Where progress is shown; this one shows nothing (`--quiet`).
+
+    A task is long work outside the steps; it is over when `done` equals `total`.
+    """
 
     def open(self) -> None: ...
     def close(self) -> None: ...
@@ -142,29 +145,13 @@ class Display(Protocol):
     def task(self, description: str, done: int, total: int | None) -> None: ...
 
 
-class Silent:
-    """`--quiet`: shows nothing."""
-
-    def open(self) -> None: ...
-    def close(self) -> None: ...
-    def phase(self, name: str | None) -> None: ...
-    def step(self, step: int, summary: Mapping[str, str], seconds_left: float) -> None: ...
-    def expect(self, total_steps: int) -> None: ...
-    def say(self, message: str) -> None: ...
-    def task(self, description: str, done: int, total: int | None) -> None: ...
-
-
-class Lines:
+class Lines(Display):
     """One flushed line per step; a task prints a line at its start and end, and every few seconds in between."""
 
     def __init__(self, stream: TextIO, total_steps: int):
         self._stream = stream
         self._total = total_steps
         self._last = 0.0
-
-    def open(self) -> None: ...
-    def close(self) -> None: ...
-    def phase(self, name: str | None) -> None: ...
 
     def step(self, step: int, summary: Mapping[str, str], seconds_left: float) -> None:
         parts = [f"step {step}/{self._total}", *(f"{label} {text}" for label, text in summary.items())]
@@ -183,7 +170,7 @@ class Lines:
         self.say(f"{description}: {done}" + ("" if total is None else f"/{total}"))
 
 
-class LiveDisplay:
+class LiveDisplay(Display):
     """A bar for the steps with the current phase, the last step's numbers, and a bar per task."""
 
     def __init__(self, stream: TextIO, total_steps: int, done_steps: int = 0):

@@ -20,9 +20,9 @@ import transformers
 from pivot import __version__
 from pivot.checkpoint_reader import Origin
 from pivot.config import Config, from_dict, to_dict
-from pivot.engines.base import Engine
+from pivot.engines.base import ENGINES, Engine, OpenEngine
 from pivot.engines.local import LocalEngine
-from pivot.errors import UserError
+from pivot.errors import UserError, nearest
 from pivot.evaluate.scoring import add_scores
 from pivot.runs.answers import AnswerWatch, answer_metrics
 from pivot.runs.card import write_card
@@ -40,9 +40,6 @@ from pivot.training import build
 from pivot.training.prompts import Prompts, drop_long_prompts, too_few, training_prompts
 from pivot.training.trainer import StepOutcome
 
-OpenEngine = Callable[[Config, Path | None], Engine]
-"""From a configuration, and the checkpoint that training continues from, to an engine."""
-
 
 @dataclass(frozen=True)
 class RunResult:
@@ -54,15 +51,16 @@ class RunResult:
     """False if it was stopped; `--resume` continues it."""
 
 
-def train(config: Config, out: Path, *, quiet: bool = False) -> RunResult:
+def train(config: Config, out: Path, *, engine: str = "local", quiet: bool = False) -> RunResult:
     """Train from the beginning into a new folder.
 
     Example:
         train(recipes.get("tiny"), Path("runs/tiny"))
     """
+    open_engine = find_engine(engine)
     with RunFolder.create(out) as folder:
         folder.write_config(to_dict(config))
-        return Run(config, folder, quiet=quiet).go(LocalEngine.open)
+        return Run(config, folder, engine=engine, quiet=quiet).go(open_engine)
 
 
 def resume(out: Path, *, quiet: bool = False, accept: Accept | None = None) -> RunResult:
@@ -70,7 +68,16 @@ def resume(out: Path, *, quiet: bool = False, accept: Accept | None = None) -> R
     with RunFolder.open(out) as folder:
         config = from_dict(folder.read_config())
         start = find_start(folder, config.checkpoint.every, accept or Accept())
-        return Run(config, folder, start=start, quiet=quiet).go(LocalEngine.open)
+        engine = folder.status().get("engine") or "local"
+        return Run(config, folder, engine=engine, start=start, quiet=quiet).go(find_engine(engine))
+
+
+def find_engine(name: str) -> OpenEngine:
+    """How a run of this process opens the engine of that name: `local`, or one that a plugin registered."""
+    known = {"local": LocalEngine.open, **ENGINES}
+    if name not in known:
+        raise UserError(f"There is no engine {name!r}; {nearest(name, [*known, 'verl'])}.")
+    return known[name]
 
 
 class Run:
@@ -81,6 +88,7 @@ class Run:
         config: Config,
         folder: RunFolder,
         *,
+        engine: str,
         start: Checkpoint | None = None,
         quiet: bool = False,
         stream: TextIO | None = None,
@@ -91,6 +99,7 @@ class Run:
         """Sets up the folder.
 
         Args:
+            engine: its name, for run.json.
             start: where the run continues, from `find_start`.
             stream: where progress is shown; standard output by default.
             stopping: how the run is asked to stop; by default by signals.
@@ -112,7 +121,7 @@ class Run:
         """Validation accuracy by step."""
         self.id, self._written_config = folder.id, folder.read_config()
         self.folder.update_status(
-            **_environment(), status="running", reason=None, saved_step=self.saved_step or None
+            **_environment(), engine=engine, status="running", reason=None, saved_step=self.saved_step or None
         )
 
     def go(self, open_engine: OpenEngine) -> RunResult:
@@ -162,7 +171,6 @@ class Run:
         prompts = self.prompts  # unusable data is an error before a model is loaded
         engine = open_engine(config, start.path if start else None)
         stack.callback(engine.close)
-        self.folder.update_status(engine=engine.name)
         prompts = self._fitting(prompts, engine)
         self._check_data(prompts)
         config = self._with_steps(len(prompts))

@@ -23,7 +23,7 @@ class Tracker(Protocol):
 
 def open_trackers(run: Path, config: Config) -> list[Tracker]:
     """The trackers that the `log` section asks for; a resumed run continues in the same event folder and W&B run."""
-    return [tracker for open_one in TRACKERS if (tracker := open_one(run, config)) is not None]
+    return [tracker for open_one in TRACKERS.values() if (tracker := open_one(run, config)) is not None]
 
 
 def scalars(metrics: Mapping[str, Any]) -> dict[str, float]:
@@ -80,8 +80,14 @@ def _wandb(run: Path, config: Config) -> Tracker | None:
     return None if config.log.wandb is None else WandbTracker(config.log.wandb, run, config)
 
 
-TRACKERS: tuple[Callable[[Path, Config], Tracker | None], ...] = (_tensorboard, _wandb)
-"""Each opens a tracker if the configuration asks for it."""
+OpenTracker = Callable[[Path, Config], Tracker | None]
+"""From a run's folder and configuration to a tracker; None if the configuration does not ask for one."""
+TRACKERS: dict[str, OpenTracker] = {"tensorboard": _tensorboard, "wandb": _wandb}
+
+
+def register_tracker(name: str, open_tracker: OpenTracker) -> None:
+    """Open this tracker too in every run of this process."""
+    TRACKERS[name] = open_tracker
 
 
 def _run_id(run: Path) -> str:

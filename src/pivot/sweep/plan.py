@@ -15,7 +15,7 @@ from pivot.errors import UserError, nearest
 from pivot.evaluate.sets import check_name, expand
 
 Rendering = Literal["accuracy", "overhead", "dynamics", "sensitivity"]
-EvalEngine = Literal["embedded", "vllm"]
+Sampler = Literal["native", "vllm"]
 PLACEHOLDER = re.compile(r"\{(.+?)\}")
 FILLED = ("data", "limits", "results")
 """Placeholders of `then` besides the arms: the first benchmark, the recipe's limits as options, the results folder."""
@@ -33,9 +33,10 @@ MEASURES = {
 
 @dataclass(frozen=True)
 class Engine:
-    """What trains: one process, or verl on one node or many (docs/cluster.md)."""
+    """What trains: this process, verl on one node or many (docs/cluster.md), or an engine of a plugin."""
 
-    name: Literal["embedded", "verl"] = "embedded"
+    name: str = "local"
+    """As `pivot train --engine` takes it."""
     nodes: int = 1
     gpus: int = 1
     """Per node."""
@@ -44,8 +45,8 @@ class Engine:
 
     def options(self) -> list[str]:
         """As `pivot train` takes them."""
-        if self.name == "embedded":
-            return []
+        if self.name != "verl":
+            return [] if self.name == "local" else ["--engine", self.name]
         words = ["--engine", "verl", "--gpus", str(self.gpus)]
         words += ["--nodes", str(self.nodes)] if self.nodes > 1 else []
         return words + (["--address", self.address] if self.address else [])
@@ -102,7 +103,8 @@ class Plan:
     """Responses per prompt (accuracy@8)."""
     limit: int | None = None
     """The first N rows of each benchmark; null: all."""
-    eval_engine: EvalEngine = "embedded"
+    sampler: Sampler = "native"
+    """What samples the responses of evaluations."""
     render: tuple[Rendering, ...] = ("accuracy",)
     baseline: str | None = None
     """The arm that gains are relative to."""

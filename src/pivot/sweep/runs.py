@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pivot import recipes
-from pivot.config import Config, PromptConfig, apply_settings, overlay, to_dict, validate
+from pivot.config import Config, PromptConfig, apply_settings, from_dict, overlay, to_dict, validate
 from pivot.config.methods import find_method, settings_for
 from pivot.config.schema import all_fields
 from pivot.config.validation import problems
@@ -20,8 +20,11 @@ from pivot.evaluate.sets import expand
 from pivot.runs.folder import has_progress, read_status
 from pivot.sweep.plan import MEASURES, Arm, Engine, Plan
 
-NO_NUMBERS = ("recipe", "log", "checkpoint")
-"""Fields and sections that change no number of a run."""
+NO_NUMBERS = ("recipe", "plugins", "log", "checkpoint")
+"""Fields and sections that change no number of a run; what a plugin registers is named by other settings."""
+
+OLD_NAMES = {"native": "embedded"}
+"""Sampler -> its name in `pivot eval --engine` and in scores of older versions."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,11 @@ class Overrides:
     paths: tuple[str, ...] = ()
     """`NAME=FILE`: local copies of benchmarks."""
     papo_eval: bool = False
+    plugins: tuple[str, ...] = ()
+
+    @property
+    def plugin_options(self) -> list[str]:
+        return [word for plugin in self.plugins for word in ("--plugin", plugin)]
 
 
 @dataclass(frozen=True)
@@ -71,7 +79,7 @@ class SweepRun:
 
     def train_command(self, engine: Engine) -> list[str]:
         """From the beginning, as a person would type it."""
-        words = ["train", *engine.options(), "--recipe", self.plan.recipe]
+        words = ["train", *self.overrides.plugin_options, *engine.options(), "--recipe", self.plan.recipe]
         words += ["--method", self.config.method.spec, "--seed", str(self.seed)]
         for setting in self.settings:
             words += ["--set", setting]
@@ -86,7 +94,14 @@ class SweepRun:
     def eval_command(self, benchmarks: Sequence[str]) -> list[str]:
         """Everything that a score depends on is explicit: base and trained models are measured alike."""
         plan = self.plan
-        words = ["eval", "--model", self.model, "--benchmarks", ",".join(benchmarks)]
+        words = [
+            "eval",
+            *self.overrides.plugin_options,
+            "--model",
+            self.model,
+            "--benchmarks",
+            ",".join(benchmarks),
+        ]
         words += ["--samples", str(plan.samples)]
         words += [] if plan.limit is None else ["--limit", str(plan.limit)]
         for name, value in self.eval_settings().items():
@@ -100,7 +115,7 @@ class SweepRun:
         """Options of `pivot eval` that the recipe decides; None: what the model's files say."""
         model, papers = self.config.model, to_dict(PromptConfig())
         return {
-            "engine": self.plan.eval_engine,
+            "engine": OLD_NAMES.get(self.plan.sampler, self.plan.sampler),
             "max_tokens": self.config.rollout.max_tokens,
             "min_pixels": model.min_pixels,
             "max_pixels": model.max_pixels,
@@ -134,7 +149,7 @@ def _arm_runs(plan: Plan, name: str, arm: Arm, out: Path, overrides: Overrides) 
                     "a plan compares runs of equal length: set train.steps instead of train.epochs"
                 )
             _check_curve(plan, config)
-        folder = out / _folder_name(plan, arm, seed, config, given)
+        folder = _folder(out, plan, config, _folder_name(plan, arm, seed, config, given))
         yield SweepRun(plan, name, seed, config, settings, folder, missing, overrides)
 
 
@@ -195,6 +210,20 @@ def _folder_name(plan: Plan, arm: Arm, seed: int | None, config: Config, given: 
         if _config(plan.recipe, arm, seed, without) != config:
             words.append(setting.partition("=")[0].rpartition(".")[2] + "-" + setting.partition("=")[2])
     return f"{_slug('-'.join(words))}-seed-{seed}-{digest(config, plan.engine)}"
+
+
+def _folder(out: Path, plan: Plan, config: Config, name: str) -> Path:
+    """The run's folder. Older versions may have another digest for the same settings: their runs are found by these."""
+    stem, _, wanted = name.rpartition("-")
+    for other in sorted(out.glob(f"{stem}-*/config.json")) if not (out / name).exists() else ():
+        status = other.parent / "run.json"
+        engine = json.loads(status.read_bytes()).get("engine", "local") if status.exists() else "local"
+        if (
+            engine == plan.engine.name
+            and digest(from_dict(json.loads(other.read_bytes())), plan.engine) == wanted
+        ):
+            return other.parent
+    return out / name
 
 
 def digest(config: Config, engine: Engine) -> str:

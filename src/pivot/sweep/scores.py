@@ -11,7 +11,7 @@ import numpy as np
 from pivot.evaluate.scoring import read_scores
 from pivot.jsonl import read_rows
 from pivot.sweep.plan import MEASURES
-from pivot.sweep.runs import SweepRun
+from pivot.sweep.runs import OLD_NAMES, SweepRun
 
 
 def accuracies(run: SweepRun) -> dict[str, float]:
@@ -26,6 +26,7 @@ def _counts(entry: dict[str, Any], run: SweepRun) -> bool:
     if made is None or entry["blank"] or (entry["when"], entry["samples"]) != (run.when, run.plan.samples):
         return False
     asked = {name: value for name, value in run.eval_settings().items() if value is not None}
+    made = made | {"engine": OLD_NAMES.get(made.get("engine"), made.get("engine"))}
     return entry.get("limit") == run.plan.limit and all(made.get(name) == v for name, v in asked.items())
 
 

@@ -56,6 +56,7 @@ class PivotTrainer(PPOTrainerSync):
         self.run = Run(
             settings,
             folder,
+            engine="verl",
             start=find_start(folder, settings.checkpoint.every, accept) if resuming else None,
             stream=(run / PROGRESS).open("a", buffering=1, encoding="utf-8"),
             stopping=StopFile(run / STOP),

@@ -5,19 +5,18 @@
     data = load(DataSpec("mathvista"), from_papo_eval=True)
 
 A file assigns its `Benchmark` to `BENCHMARK` and is listed in `_FILES`. A benchmark in a module of your own is named
-`my_package.my_module:MY_BENCHMARK` wherever `pivot eval` takes a benchmark's name.
+`my_package.my_module:MY_BENCHMARK` or `path/to/file.py:MY_BENCHMARK` wherever `pivot eval` takes a benchmark's name.
 """
 
 from __future__ import annotations
 
-import os
-import sys
 from dataclasses import replace
 from importlib import import_module
 
 from pivot.data import DataSet, DataSpec, load_format, resolve
 from pivot.errors import UserError
 from pivot.evaluate.benchmarks.benchmark import PAPO_EVAL, Benchmark
+from pivot.plugins import find_object
 
 __all__ = ["BENCHMARKS", "GROUPS", "HEADINGS", "Benchmark", "load", "register"]
 
@@ -53,22 +52,8 @@ GROUPS: dict[str, tuple[str, ...]] = {
 
 
 def register(spec: str) -> Benchmark:
-    """Import `my_package.my_module:MY_BENCHMARK` and make it known by its name.
-
-    Modules in the working directory are found, after installed ones.
-    """
-    module_name, _, attribute = spec.partition(":")
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
-    try:
-        found = getattr(import_module(module_name), attribute)
-    except (ImportError, AttributeError) as error:
-        raise UserError(
-            f"the benchmark {spec} cannot be imported ({error}); expected module:NAME with a module on the import path "
-            "or in this folder."
-        ) from error
-    if not isinstance(found, Benchmark):
-        raise UserError(f"{spec} is {type(found).__name__}; expected a pivot.evaluate.benchmarks.Benchmark.")
+    """Import a benchmark from outside (`pivot.plugins`) and make it known by its name."""
+    found = find_object(spec, "benchmark", Benchmark)
     BENCHMARKS[found.name] = found
     return found
 

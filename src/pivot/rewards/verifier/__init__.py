@@ -2,7 +2,6 @@
 
 from .answers import answer_finder, follows_template
 from .pool import Reason
-from .reading import read_choices
 from .response import Box, last_box
 from .verifier import GRADERS, Verifier, check_answer
 
@@ -15,5 +14,4 @@ __all__ = [
     "check_answer",
     "follows_template",
     "last_box",
-    "read_choices",
 ]

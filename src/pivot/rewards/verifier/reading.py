@@ -7,11 +7,10 @@ and the number 48. Structured answers are kept as structures and never evaluated
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from fractions import Fraction
 from functools import lru_cache
 
-from .comparison import Choice, Items, Meaning, Quantity, Reading, Tagged, agree
+from .comparison import Choice, Items, Meaning, Quantity, Reading, Tagged
 from .exact import Exact, OutOfBounds, Unreadable
 from .notation import compact, unify
 from .quantities import read_scalar
@@ -27,14 +26,11 @@ _PLAIN_NUMBER = re.compile(r"-?[0-9]{1,15}(?:\.[0-9]{1,15})?", re.ASCII)
 _LABELLED = re.compile(r"(?:[(\[]([A-Z])[)\]]|([A-Z]) ?(?:[.)]|:\s))\s*(.+)", re.DOTALL)
 _OTHER_LABEL = re.compile(r"(?:^|[^A-Za-z])(?:\(?[A-Z] ?[.):]|(?:or|and) |\(?[A-Z]\)?$)")
 _SINGLE = re.compile(r"[(\[]?([A-Za-z])[)\]]?[.)]?")
-_BRACKETED_LETTER = re.compile(r"[(\[]([A-Z])[)\]]")
-_SEPARATED_LABEL = re.compile(r"\A\s*([A-Z])\s*[:．、]\s*")
 _LETTERS = re.compile(r"[A-J](?:(?: ?[,;&/] ?|\n| and |, and | )[A-J]){1,9}|[A-J]{2,6}")
 _ANNOUNCED = re.compile(
     r"(?:the )?(?:(?:correct|final|right) )?(?:answer|option|choice)(?: is| ?:)? ?:? ?", re.IGNORECASE
 )
 _YES_NO = re.compile(r"(yes|no|true|false)\b([,.:;]?)\s*(.*)", re.IGNORECASE | re.DOTALL)
-_OPPOSITE = {"yes": "no", "no": "yes", "true": "false", "false": "true"}
 _CONTRADICTS = re.compile(r"\b(?:yes|no|not|true|false|but|or|unless|maybe)\b|n't\b", re.IGNORECASE)
 _WORD = re.compile(r"[^\W\d_]{2,}")
 _MATHEMATICAL = frozenset("\\+*/^=<>≤≥√π_|±∪∩∈∞")
@@ -44,34 +40,6 @@ _GEOMETRICAL = frozenset("∠△≅∼∥⊥")
 def read(text: str) -> Reading:
     """Parse a text of at most a few thousand characters; short ones are cached."""
     return _cached_read(text) if len(text) <= CACHED_CHARS else _read(text)
-
-
-def read_choices(text: str, options: Sequence[str] = ()) -> frozenset[str]:
-    """The option letters, or `yes`, `no`, `true`, `false`, that an answer names; empty if that is unclear.
-
-    With `options` (the option texts in order) the text of exactly one option names its letter, and a letter
-    beyond the last option names nothing.
-
-    Example:
-        read_choices("B. 48") == read_choices("(B)") == {"B"}
-        read_choices("D and B") == {"B", "D"}
-        read_choices("Yes, it is.") == {"yes"}
-        read_choices("20 cm", ["10 cm", "20 cm"]) == {"B"}
-    """
-    text = _SEPARATED_LABEL.sub(r"\1. ", text)
-    reading, unified = read(text), unify(text)
-    if reading.choice and reading.choice.letter in unified and reading.choice.letter.isupper():
-        known = not options or ord(reading.choice.letter) - ord("A") < len(options)
-        return frozenset(reading.choice.letter if known else ())
-    letters = _option_letters(_BRACKETED_LETTER.sub(r"\1", unified))
-    if letters:
-        return frozenset(letters)
-    said = _YES_NO.fullmatch(unified)
-    if said and not options:
-        word = said.group(1).lower()
-        return frozenset() if _OPPOSITE[word] in said.group(3).lower().split() else frozenset((word,))
-    same = [place for place, option in enumerate(options) if agree(reading, read(option)) is True]
-    return frozenset(chr(ord("A") + place) for place in same) if len(same) == 1 else frozenset()
 
 
 @lru_cache(CACHED_READINGS)

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,13 +53,12 @@ class TrainerServer:
 
     def __exit__(self, *_):
         self._process.stdin.close()
-        try:
+        with suppress(subprocess.TimeoutExpired):
             self._process.wait(20)
-        finally:
-            if self._process.poll() is None:
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
-            self._process.stdout.close()
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self._process.stdout.close()
 
     def run(self, *arguments: object, patience: float = PATIENCE, **faults: object) -> Ended:
         """`pivot ARGUMENTS`; `faults` are the keywords of `trainer_server.Order`."""

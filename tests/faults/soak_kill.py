@@ -1,5 +1,6 @@
 """Soak: at least 25 kills with SIGKILL, at random moments and at random points, and every run ends bit-equal."""
 
+import os
 import random
 import time
 
@@ -7,7 +8,7 @@ from fault_harness import differences, repeatable_rows
 from kill_points import POINTS
 from soak_table import record
 
-STEPS, KILLS, KILLS_A_RUN = 20, 25, 13
+STEPS, KILLS, KILLS_A_RUN = 20, int(os.environ.get("SOAK_KILLS", "25")), 13
 SETTINGS = (f"train.steps={STEPS}", "log.rollouts_per_step=1", "log.rollouts_every=1", "checkpoint.every=2",
             "train.prompts_per_step=2", "train.minibatch_prompts=1", "rollout.max_tokens=40", "data.size=24",
             "eval.every=5", "eval.samples=1")  # fmt: skip

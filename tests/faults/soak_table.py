@@ -8,8 +8,9 @@ _rows: list[tuple[str, str, str]] = []
 
 
 def record(kind: str, what: str, outcome: str) -> None:
-    """Add a row."""
+    """Add a row and print it: a soak that is interrupted has shown what it did."""
     assert kind in KINDS
+    print(f"\nsoak {kind}: {what}: {outcome}")
     _rows.append((kind, what, outcome))
 
 

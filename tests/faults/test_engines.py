@@ -5,6 +5,7 @@
 
 import importlib.util
 import json
+from pathlib import Path
 
 import pytest
 from fault_harness import PATIENCE, differences, newest_checkpoint, repeatable_rows, wait_until
@@ -45,9 +46,9 @@ class Engine:
         return self.server.resume(run, **self._order(ordered), **faults)
 
     def _order(self, ordered: str) -> dict[str, object]:
-        # Ray needs its time to start on a busy machine.
+        # Ray needs its time to start on a busy machine; its processes find fault_rewards by PYTHONPATH.
         return {
-            "environment": {"FAULT_REWARD": ordered},
+            "environment": {"FAULT_REWARD": ordered, "PYTHONPATH": str(Path(__file__).parent)},
             "patience": PATIENCE if self.name == "local" else 2400.0,
         }
 

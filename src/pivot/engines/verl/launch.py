@@ -27,6 +27,7 @@ from pivot.config import Config, from_dict, to_dict
 from pivot.durable import write_json
 from pivot.engines.verl.compose import ClusterOptions, Launch, compose, device_of
 from pivot.errors import UserError
+from pivot.rewards.judge import MEMORY
 from pivot.runs.folder import RunFolder
 from pivot.runs.run import RunResult
 
@@ -265,6 +266,11 @@ def check_supported(config: Config) -> None:
         raise UserError("--engine verl trains all weights: model.lora_rank needs --engine local")
     if config.model.freeze_vision:
         raise UserError("--engine verl trains all weights: model.freeze_vision needs --engine local")
+
+    if any(name.startswith(MEMORY) for name in config.reward.functions):
+        raise UserError(
+            "--engine verl computes rewards in another process: name the function in reward.functions (file.py:name)"
+        )
 
 
 def _parse(version: str) -> tuple[int, ...]:

@@ -298,8 +298,14 @@ class Run:
         for reason in selection.unreadable:
             self.progress.say(f"step {step}: {reason}; the prompt is skipped")
         if not selection.kept and not selection.nonfinite:
+            reward = self.config.reward
+            rule = (
+                f" (right is a reward above reward.threshold={reward.threshold:g})"
+                if reward.functions
+                else ""
+            )
             self.progress.say(
-                f"step {step}: no group has both right and wrong responses; the weights stay the same"
+                f"step {step}: no group has both right and wrong responses{rule}; the weights stay the same"
             )
         if log.rollouts_per_step and (step % log.rollouts_every == 0 or step in (1, self.config.train.steps)):
             self.folder.append_rollouts(rollout_records(outcome, self.trainer.engine, log.rollouts_per_step))

@@ -29,6 +29,7 @@ from pivot.engines.settings import model_options
 from pivot.engines.verl.compose import ClusterOptions, Launch, compose, device_of
 from pivot.errors import UserError
 from pivot.models.loading import check_folder
+from pivot.rewards.judge import MEMORY
 from pivot.runs.folder import RunFolder, read_status
 from pivot.runs.resuming import Accept, find_start
 from pivot.runs.run import RunResult
@@ -275,6 +276,11 @@ def check_supported(config: Config) -> None:
         raise UserError("--engine verl trains all weights: model.lora_rank needs --engine local")
     if config.model.freeze_vision:
         raise UserError("--engine verl trains all weights: model.freeze_vision needs --engine local")
+
+    if any(name.startswith(MEMORY) for name in config.reward.functions):
+        raise UserError(
+            "--engine verl computes rewards in another process: name the function in reward.functions (file.py:name)"
+        )
 
 
 def _parse(version: str) -> tuple[int, ...]:

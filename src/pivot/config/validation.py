@@ -58,6 +58,7 @@ ABOVE_ZERO = (
     "rollout.top_p",
     "train.lr",
     "train.grad_clip",
+    "checkpoint.minutes",
     "checkpoint.stop_seconds",
 )
 AT_MOST_ONE = ("corruption.probability", "rollout.top_p")
@@ -118,6 +119,8 @@ def _model(config: Config) -> Iterator[str]:
         yield f"train.layout=tree needs model.attention=sdpa; with {model.attention} use train.layout=repeated or auto."
     if model.attention == "flash_attention_2" and model.dtype == "float32":
         yield "model.attention=flash_attention_2 needs model.dtype=bfloat16."
+    if model.quantize is not None and not model.lora_rank:
+        yield "model.quantize freezes the weights that it quantizes; set model.lora_rank, e.g. to 64."
     if model.min_pixels is not None and model.max_pixels is not None and model.min_pixels > model.max_pixels:
         yield f"model.min_pixels is {model.min_pixels}, but must be at most model.max_pixels ({model.max_pixels})."
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -232,6 +233,8 @@ class LocalEngine:
 
 def load_model(config: Config, path: str | None = None) -> Policy:
     """The policy of a run; the seed also fixes the initial low-rank adapters."""
+    if config.train.deterministic:
+        use_deterministic_kernels()
     torch.manual_seed(config.train.seed)
     policy = load_policy(path or config.model.path, model_options(config))
     policy.temperature = logprob_temperature(config)
@@ -242,6 +245,13 @@ def load_model(config: Config, path: str | None = None) -> Policy:
     return policy
 
 
+def use_deterministic_kernels() -> None:
+    """For the whole process, before anything runs on a GPU; operations without such a kernel warn."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.backends.cudnn.benchmark = False
+    torch.use_deterministic_algorithms(True, warn_only=True)
+
+
 def build_optimizer(config: Config, policy: Policy) -> MasterAdamW:
     train = config.train
     return MasterAdamW(
@@ -249,7 +259,8 @@ def build_optimizer(config: Config, policy: Policy) -> MasterAdamW:
         lr=train.lr,
         betas=(train.adam_beta1, train.adam_beta2),
         weight_decay=train.weight_decay,
-        fused=True,
+        kind=train.optimizer,
+        offload=train.offload_optimizer,
     )
 
 

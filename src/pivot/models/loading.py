@@ -27,6 +27,7 @@ from pivot.errors import UserError
 from pivot.models.encoding import PromptEncoder
 from pivot.models.family import find_family
 from pivot.models.policy import Policy
+from pivot.models.quantization import dequantized, is_quantized, quantize_projections
 
 TINY = {"tiny": "easy", "tiny-hard": "hard"}
 
@@ -42,6 +43,7 @@ class ModelOptions:
     max_pixels: int | None = None
     freeze_vision: bool = False
     lora_rank: int = 0
+    quantize: Literal["nf4"] | None = None
     gradient_checkpointing: bool = False
     trust_remote_code: bool = False
 
@@ -57,8 +59,9 @@ def load_policy(name: str, options: ModelOptions | None = None) -> Policy:
     with _quiet_transformers():
         model, tokenizer, processor = _load_parts(path, name, options)
     prepare_forward(model)
-    _prepare(model, options)
-    model.to(pick_device(options.device))
+    device = pick_device(options.device)
+    _prepare(model, options, device)
+    model.to(device)
     return _assemble(model, tokenizer, processor, options)
 
 
@@ -148,6 +151,9 @@ def merged_state(model: PreTrainedModel) -> dict[str, torch.Tensor]:
     modules: dict[str, Any] = dict(model.named_modules())
     for name, module in modules.items():
         if "lora_A" in dict(module.named_children()):
+            if is_quantized(module.base_layer):
+                plain = {key: value for key, value in plain.items() if not key.startswith(f"{name}.weight")}
+                plain[f"{name}.weight"] = dequantized(module.base_layer).to(model.dtype)
             plain[f"{name}.weight"] = plain[f"{name}.weight"] + module.get_delta_weight("default")
     return plain
 
@@ -175,11 +181,13 @@ def _load_parts(path: str, name: str, options: ModelOptions) -> tuple[Any, Any, 
     return model, tokenizer, processor
 
 
-def _prepare(model: PreTrainedModel, options: ModelOptions) -> None:
+def _prepare(model: PreTrainedModel, options: ModelOptions, device: torch.device) -> None:
     model.requires_grad_(True)
     if options.freeze_vision:
         for parameter in find_family(model.config.model_type).vision_parameters(model):
             parameter.requires_grad_(False)
+    if options.quantize is not None:
+        quantize_projections(model, device)
     if options.lora_rank:
         _add_adapters(model, options.lora_rank)
     if options.gradient_checkpointing:
@@ -196,6 +204,9 @@ def _add_adapters(model: PreTrainedModel, rank: int) -> None:
         ) from cause
     targets = find_family(model.config.model_type).adapter_targets()
     inject_adapter_in_model(LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=targets), model)
+    for name, parameter in model.named_parameters():
+        if ".lora_" in name:  # peft takes float32 where the base is quantized
+            parameter.data = parameter.data.to(model.dtype)
 
 
 class _quiet_transformers:

@@ -23,7 +23,7 @@ from pivot.engines.local import LocalEngine
 from pivot.errors import UserError
 from pivot.evaluate.scoring import add_scores
 from pivot.runs.card import write_card
-from pivot.runs.checkpoint import Checkpoint, CheckpointStore, load_state, save_state
+from pivot.runs.checkpoint import Boundary, Checkpoint, CheckpointStore, load_state, save_state
 from pivot.runs.evaluation import Evaluation
 from pivot.runs.folder import RunFolder
 from pivot.runs.guard import FormatWatch, GroupWatch, Guard, SpikeWatch, spike_message
@@ -98,11 +98,16 @@ class Run:
             config.train.steps, first_step=self.finished_steps + 1, quiet=quiet, stream=stream
         )
         # A request that is not made yet is false.
-        self.stopping = Stopping(config.checkpoint.stop_seconds) if stopping is None else stopping
+        patience = config.checkpoint.stop_seconds
+        by_signal = Stopping(patience, self._seconds_left, lambda: self._step_seconds or 0.0)
+        self.stopping: StopRequest = by_signal if stopping is None else stopping
         self._reason_of = reason_of or _reason_of
         self._more_trackers = trackers
         self.scores: dict[int, float] = {}
         """Validation accuracy by step."""
+        self._step_seconds: float | None = None
+        """Of the latest step; None before the first."""
+        self._saved_at = time.monotonic()
         self.folder.update_status(**_environment(), status="running", reason=None)
 
     def go(self, open_engine: OpenEngine) -> RunResult:
@@ -172,11 +177,13 @@ class Run:
             f"{config.rollout.responses}, into {self.folder.path}"
         )
         self.budgets = engine.budgets
+        self._saved_at = time.monotonic()
         self.progress.begin_steps()
 
     def _watch(self, engine: Engine) -> None:
         past, limit = self.folder.read_metrics(), self.config.train.max_bad_updates
         self.guard = Guard(self.folder, limit, self.progress.say, engine.nonfinite_weights, past)
+        self._step_seconds = past[-1].get("time/step") if past else None
         self.spikes, self.format, self.groups = SpikeWatch(past), FormatWatch(past), GroupWatch(past)
 
     def _fitting(self, prompts: Prompts, engine: Engine) -> Prompts:
@@ -200,18 +207,37 @@ class Run:
 
     def _step(self) -> dict[str, Any]:
         """Take a step; write its metrics, and a checkpoint if one is due."""
-        config = self.config
-        outcome = self.trainer.step()
+        boundary = Boundary.of(self.trainer)
+        try:
+            outcome = self.trainer.step()
+        except Stopped:
+            if self._seconds_left() is not None and boundary.step > self.saved_step:
+                self._save(boundary)
+            raise
         row = self._row(outcome)
         self._write(outcome, row)
         self.guard.observe(outcome)
-        if outcome.step % config.checkpoint.every == 0 or outcome.step == config.train.steps:
+        self._step_seconds = row["time/step"]
+        if self._save_is_due(outcome.step):
             self._save()
         self.progress.step_done(outcome.step, row)
         self.finished_steps = outcome.step
         for tracker in self.trackers:
             tracker.write(outcome.step, row)
         return row
+
+    def _save_is_due(self, step: int) -> bool:
+        """Every so many steps, at the end, and where the next step would leave too much work unsaved."""
+        checkpoint = self.config.checkpoint
+        at_stake = time.monotonic() - self._saved_at + (self._step_seconds or 0.0)
+        is_long = at_stake > 60 * checkpoint.minutes
+        return step % checkpoint.every == 0 or step == self.config.train.steps or is_long
+
+    def _seconds_left(self) -> float | None:
+        """Expected until the step ends; None if its update has begun, so that the step before it is gone."""
+        if max(self.trainer.finished_steps, self.trainer.updating_step) > self.finished_steps:
+            return None
+        return max(0.0, (self._step_seconds or 0.0) - self.progress.clock.elapsed)
 
     def _row(self, outcome: StepOutcome) -> dict[str, Any]:
         """The step's row of metrics.jsonl, with a validation if one is due; reports what a user should see."""
@@ -252,11 +278,11 @@ class Run:
             self.folder.append_rollouts(rollout_records(outcome, self.trainer.engine, log.rollouts_per_step))
         self.folder.append_metrics(row)
 
-    def _save(self) -> None:
+    def _save(self, boundary: Boundary | None = None) -> None:
         trainer, step = self.trainer, self.trainer.finished_steps
         self.guard.check_weights(step)
-        self.store.save(step, lambda folder: save_state(trainer, folder), score=self.scores.get(step))
-        self.saved_step = step
+        self.store.save(step, lambda folder: save_state(trainer, folder, boundary), score=self.scores.get(step))
+        self.saved_step, self._saved_at = step, time.monotonic()
 
     # The end -----------------------------------------------------------------------------------------------
 

@@ -87,6 +87,8 @@ class Trainer:
     anchor_selector: AnchorSelector
     clock: PhaseClock
     finished_steps: int = 0
+    updating_step: int = 0
+    """The latest step whose update has begun: from then on the weights are no longer those of the step before."""
 
     def step(self) -> StepOutcome:
         """Sample until the step is full, then record, anchor, score, allocate and update."""
@@ -107,6 +109,7 @@ class Trainer:
             outcome.groups, batch = self._batch(selection.kept, step)
             batch = self._score(outcome.groups, batch, step)  # log p, log q, H
             batch, outcome.diagnostics = allocate_advantage(self.method, batch)  # Eq. 2, 10-15: A_final
+            self.updating_step = step
             outcome.update = self._update(outcome.groups, batch, outcome.lr)  # Eq. 3, 8, 9, 16
             outcome.batch = batch
         self.finished_steps = step

@@ -26,7 +26,7 @@ from pivot.runs.card import write_card
 from pivot.runs.checkpoint import Checkpoint, CheckpointStore, load_state, save_state
 from pivot.runs.evaluation import Evaluation
 from pivot.runs.folder import RunFolder
-from pivot.runs.guard import FormatWatch, GroupWatch, Guard, SpikeWatch, spike_message
+from pivot.runs.guard import FormatWatch, GroupWatch, Guard, MismatchWatch, SpikeWatch, spike_message
 from pivot.runs.metrics import machine_metrics, step_metrics
 from pivot.runs.progress import Progress
 from pivot.runs.rollout_records import rollout_records
@@ -178,6 +178,7 @@ class Run:
         past, limit = self.folder.read_metrics(), self.config.train.max_bad_updates
         self.guard = Guard(self.folder, limit, self.progress.say, engine.nonfinite_weights, past)
         self.spikes, self.format, self.groups = SpikeWatch(past), FormatWatch(past), GroupWatch(past)
+        self.mismatch = MismatchWatch(self.config.model.dtype, past)
 
     def _fitting(self, prompts: Prompts, engine: Engine) -> Prompts:
         """The prompts within `rollout.max_prompt_tokens`; too few for a step are an error."""
@@ -221,7 +222,8 @@ class Run:
         row |= times | machine_metrics(times, row["rollout/tokens"]) | self._budgets(step)
         spikes = self.spikes.spikes(row)
         self.spikes.add(row)
-        for sentence in (spike_message(spikes), self.format.add(row), self.groups.add(row)):
+        watches = (self.format, self.groups, self.mismatch)
+        for sentence in (spike_message(spikes), *(watch.add(row) for watch in watches)):
             if sentence:
                 self.progress.say(f"step {step}: {sentence}")
         row |= spikes

@@ -22,6 +22,7 @@ class Shortcuts(TypedDict, total=False):
     seed: int | None
     model: str | None
     data: str | None
+    sampler: str | None
 
 
 SHORTCUTS = {
@@ -31,6 +32,7 @@ SHORTCUTS = {
     "seed": ("train", "seed"),
     "model": ("model", "path"),
     "data": ("data", "train"),
+    "sampler": ("sampling", "engine"),
 }
 """Option -> its setting."""
 
@@ -85,6 +87,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--model", metavar="PATH", help="`tiny`, a model folder, or a hub id")
     group.add_argument("--data", metavar="NAME", help="training set: a known name, a hub id, or a file")
     group.add_argument(
+        "--sampler",
+        choices=("auto", "native", "vllm"),
+        help="what samples responses: our decoder, or vLLM in this process (docs/gpu.md)",
+    )
+    group.add_argument(
         "--set",
         action="append",
         default=[],
@@ -104,6 +111,7 @@ def from_arguments(args: argparse.Namespace, default_recipe: str | None = None) 
         seed=args.seed,
         model=args.model,
         data=args.data,
+        sampler=args.sampler,
     )
     return resolve(recipe, config_file=args.config, settings=args.settings, **shortcuts)
 

@@ -13,6 +13,7 @@ from pivot.config.sections import (
     ModelConfig,
     RewardConfig,
     RolloutConfig,
+    SamplingConfig,
     TrainConfig,
 )
 from pivot.config.validation import validate
@@ -28,6 +29,7 @@ __all__ = [
     "ModelConfig",
     "RewardConfig",
     "RolloutConfig",
+    "SamplingConfig",
     "TrainConfig",
     "apply_settings",
     "describe",

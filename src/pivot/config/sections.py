@@ -130,6 +130,18 @@ class RolloutConfig:
 
 
 @dataclass(frozen=True)
+class SamplingConfig:
+    """The program that samples in the local engine (docs/gpu.md); not in the paper."""
+
+    engine: Literal["auto", "native", "vllm"] = "auto"
+    """`native`: our decoder; `vllm`: vLLM in the same process; `auto`: vLLM on a GPU where it is installed."""
+    memory_share: float = 0.3
+    """Share of the GPU's memory for vLLM's weights and cache while it samples."""
+    importance_cap: float | None = None
+    """Weigh each token's loss by min(p_trainer / p_vllm, cap); None: no weights. Those of `native` are all 1."""
+
+
+@dataclass(frozen=True)
 class BufferConfig:
     """The experience buffer (Section 4.1); how it is used is part of the method."""
 
@@ -241,6 +253,7 @@ class Config:
     corruption: CorruptionConfig = field(default_factory=CorruptionConfig)
     reward: RewardConfig = field(default_factory=RewardConfig)
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
+    sampling: SamplingConfig = field(default_factory=SamplingConfig)
     buffer: BufferConfig = field(default_factory=BufferConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     eval: EvalConfig = field(default_factory=EvalConfig)

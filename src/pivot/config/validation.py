@@ -31,6 +31,7 @@ AT_LEAST = {
     "rollout.max_prompt_tokens": 1,
     "rollout.max_tries": 1,
     "rollout.batch_tokens": 1,
+    "sampling.importance_cap": 1,
     "buffer.max_prompts": 1,
     "corruption.sigma": 0,
     "train.steps": 1,
@@ -56,14 +57,15 @@ ABOVE_ZERO = (
     "rollout.temperature",
     "rollout.logprob_temperature",
     "rollout.top_p",
+    "sampling.memory_share",
     "train.lr",
     "train.grad_clip",
     "checkpoint.minutes",
     "checkpoint.stop_seconds",
 )
 AT_MOST_ONE = ("corruption.probability", "rollout.top_p")
-BELOW_ONE = ("train.adam_beta1", "train.adam_beta2")
-NOT_NEGATIVE = ("corruption.probability", *BELOW_ONE)
+BELOW_ONE = ("train.adam_beta1", "train.adam_beta2", "sampling.memory_share")
+NOT_NEGATIVE = ("corruption.probability", "train.adam_beta1", "train.adam_beta2")
 
 
 def validate(config: Config) -> None:
@@ -80,6 +82,7 @@ def problems(config: Config) -> Iterator[str]:
     yield from _corruption(config)
     yield from _data(config)
     yield from _method(config)
+    yield from _sampling(config)
 
 
 def _ranges(config: Config) -> Iterator[str]:
@@ -153,3 +156,16 @@ def _method(config: Config) -> Iterator[str]:
         )
     if method.trains_on_experience and config.buffer.store_logprobs is False:
         yield "method.anchor_use=off_policy needs the recorded log-probs; leave buffer.store_logprobs unset."
+
+
+def _sampling(config: Config) -> Iterator[str]:
+    rollout = config.rollout
+    if config.sampling.importance_cap is not None and rollout.logprob_temperature not in (
+        None,
+        1,
+        rollout.temperature,
+    ):
+        yield (
+            "sampling.importance_cap compares vLLM's log-probs with the trainer's; leave rollout.logprob_temperature "
+            "unset, or set it to 1."
+        )

@@ -6,6 +6,7 @@ import math
 import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -23,7 +24,13 @@ from pivot.engines.memory import within_memory
 from pivot.engines.optimizer import MasterAdamW
 from pivot.engines.packing import MicroBatch, row_indices, select
 from pivot.engines.scoring import Scorer
-from pivot.engines.settings import corruption_of, logprob_temperature, model_options, packing_of
+from pivot.engines.settings import (
+    corruption_of,
+    logprob_temperature,
+    model_options,
+    packing_of,
+    sampler_logprobs,
+)
 from pivot.engines.tensor_file import load_tensors, save_tensors
 from pivot.method import Batch, count_totals, objective
 from pivot.models.corruption import Corruptor
@@ -31,7 +38,7 @@ from pivot.models.encoding import EncodedPrompt
 from pivot.models.loading import load_policy, save_policy
 from pivot.models.policy import Policy, ResponseStatistics
 from pivot.models.rows import PromptWithResponses
-from pivot.sampling import NativeSampler, SampleRequest, plan_batches, sample_responses
+from pivot.sampling import NativeSampler, PolicySampler, SampleRequest, choose_sampler, plan_batches
 from pivot.types import PreparedPrompt, Prompt, Response
 
 SMALL_MODEL = 5_000_000
@@ -57,10 +64,13 @@ class LocalEngine:
         self._reference = None if reference is None else Scorer(reference, self.corruptor, self.packing)
         self._grad_clip = config.train.grad_clip
         self._may_halve = config.train.halve_on_oom
-        # On a GPU both would wait for the same device.
-        self._overlaps = config.train.overlap and policy.device.type == "cpu"
         self._ahead = ScoreAhead(self.scorer.score)
         self._step: int | None = None
+        # Last, so that vLLM finds the memory that training leaves.
+        self.sampler = open_sampler(config, policy)
+        # On a GPU both would wait for the same device.
+        on_cpu = policy.device.type == "cpu"
+        self._overlaps = config.train.overlap and on_cpu and self.sampler.name == "native"
 
     @classmethod
     def open(cls, config: Config, checkpoint: Path | None = None) -> LocalEngine:
@@ -102,20 +112,11 @@ class LocalEngine:
             return within_memory(
                 partial(self._sample, encoded, request),
                 partial(self._halve_batch, encoded, request),
-                "rollout.batch_tokens",
+                "rollout.batch_tokens" if self.sampler.name == "native" else "sampling.memory_share",
             )
 
     def _sample(self, prompts: Sequence[EncodedPrompt], request: SampleRequest) -> list[list[Response]]:
-        found = dict(
-            sample_responses(
-                self.policy,
-                prompts,
-                request.num_samples,
-                request.sampling,
-                key=request.key,
-                batch_tokens=self.batch_tokens,
-            )
-        )
+        found = dict(self.sampler.sample(prompts, replace(request, batch_tokens=self.batch_tokens)))
         return [found[i] for i in range(len(prompts))]
 
     def _halve_batch(self, prompts: Sequence[EncodedPrompt], request: SampleRequest) -> bool:
@@ -123,18 +124,19 @@ class LocalEngine:
         lengths = [len(prompt) for prompt in prompts]
         num_samples, max_tokens = request.num_samples, request.sampling.max_tokens
         most = max(map(len, plan_batches(lengths, num_samples, max_tokens, self.batch_tokens)), default=0)
-        if not self._may_halve or most < 2:
+        if not self._may_halve or most < 2 or self.sampler.name != "native":
             return False
         need = num_samples * (max(lengths) + max_tokens)
         self.batch_tokens = min(self.batch_tokens, need * most) // 2
         return True
 
-    def evaluation_sampler(self) -> NativeSampler:
-        return NativeSampler(self.policy)
+    def evaluation_sampler(self) -> PolicySampler:
+        return self.sampler
 
     # Scoring -----------------------------------------------------------------------------------------------
 
     def score(self, request: ScoreRequest) -> ResponseStatistics:
+        self.sampler.sleep()
         self._begin(request.step)
         if request.of_reference:
             assert self._reference is not None, "the method has no reference model"
@@ -157,6 +159,7 @@ class LocalEngine:
 
     def update(self, units: Sequence[PromptWithResponses], batch: Batch, lr: float) -> Update:
         """Skips the step if the loss or the gradient is not finite."""
+        self.sampler.sleep()
         self.optimizer.set_lr(lr)
         terms, broken = within_memory(
             partial(self._gradients, units, batch),
@@ -172,6 +175,7 @@ class LocalEngine:
         else:
             self.optimizer.step()
             self._forget()
+            self.sampler.weights_changed()
         self.optimizer.zero_grad()
         return Update(terms, norm, skipped)
 
@@ -224,11 +228,13 @@ class LocalEngine:
                 for name, value in load_tensors(folder / ADAPTERS).items():
                     parameters[name].copy_(value)
         self.optimizer.load_state_dict(load_tensors(folder / OPTIMIZER))
+        self.sampler.weights_changed()
         if budgets:
             self.packing.micro_batch_tokens = budgets["micro_batch_tokens"]
             self.batch_tokens = budgets["batch_tokens"]
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        self.sampler.close()
 
 
 def load_model(config: Config, path: str | None = None) -> Policy:
@@ -250,6 +256,16 @@ def use_deterministic_kernels() -> None:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.backends.cudnn.benchmark = False
     torch.use_deterministic_algorithms(True, warn_only=True)
+
+
+def open_sampler(config: Config, policy: Policy) -> PolicySampler:
+    """What samples from the policy, for training and evaluations."""
+    if choose_sampler(config.sampling.engine, policy.device) == "native":
+        return NativeSampler(policy)
+    from pivot.sampling.vllm_sampler import PolicyVllm
+
+    options, logprobs = model_options(config), sampler_logprobs(config)
+    return PolicyVllm(policy, options, config.sampling.memory_share, logprobs)
 
 
 def build_optimizer(config: Config, policy: Policy) -> MasterAdamW:

@@ -27,7 +27,12 @@ class MasterAdamW:
     """
 
     def __init__(
-        self, parameters: Iterable[nn.Parameter], *, kind: Kind = "adamw", offload: bool = False, **settings: Any
+        self,
+        parameters: Iterable[nn.Parameter],
+        *,
+        kind: Kind = "adamw",
+        offload: bool = False,
+        **settings: Any,
     ) -> None:
         self._weights = list(parameters)
         self._masters = [_master(p, offload) for p in self._weights]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from transformers import (
     PretrainedConfig,
     PreTrainedModel,
 )
+from transformers.core_model_loading import revert_weight_conversion
 from transformers.utils import logging as transformers_logging
 
 from pivot import tiny
@@ -146,16 +148,27 @@ def save_with_weights(policy: Policy, weights: dict[str, torch.Tensor], folder: 
 
 def merged_state(model: PreTrainedModel) -> dict[str, torch.Tensor]:
     """The weights of a plain model; low-rank adapters are merged into copies, the model itself does not change."""
-    state = {name: value for name, value in model.state_dict().items() if ".lora_" not in name}
-    plain = {name.replace(".base_layer.", "."): value for name, value in state.items()}
+    return dict(_merged_weights(model))
+
+
+@torch.no_grad()
+def saved_weights(model: PreTrainedModel) -> Iterator[tuple[str, torch.Tensor]]:
+    """The weights one by one, merged and under the names that `save_policy` writes; only one merged copy at a time."""
+    for name, value in _merged_weights(model):
+        yield from revert_weight_conversion(model, {name: value}).items()
+
+
+def _merged_weights(model: PreTrainedModel) -> Iterator[tuple[str, torch.Tensor]]:
     modules: dict[str, Any] = dict(model.named_modules())
-    for name, module in modules.items():
-        if "lora_A" in dict(module.named_children()):
-            if is_quantized(module.base_layer):
-                plain = {key: value for key, value in plain.items() if not key.startswith(f"{name}.weight")}
-                plain[f"{name}.weight"] = dequantized(module.base_layer).to(model.dtype)
-            plain[f"{name}.weight"] = plain[f"{name}.weight"] + module.get_delta_weight("default")
-    return plain
+    for name, value in model.state_dict().items():
+        owner, _, rest = name.partition(".base_layer.weight")
+        if ".lora_" in name or rest:  # `rest`: the scales of a quantized weight
+            continue
+        if name.endswith(".base_layer.weight"):
+            layer = modules[owner]
+            base = dequantized(layer.base_layer).to(model.dtype) if is_quantized(layer.base_layer) else value
+            value = base + layer.get_delta_weight("default")
+        yield name.replace(".base_layer.", "."), value
 
 
 def _load_parts(path: str, name: str, options: ModelOptions) -> tuple[Any, Any, Any]:

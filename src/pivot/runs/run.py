@@ -26,7 +26,7 @@ from pivot.runs.card import write_card
 from pivot.runs.checkpoint import Boundary, Checkpoint, CheckpointStore, load_state, save_state
 from pivot.runs.evaluation import Evaluation
 from pivot.runs.folder import RunFolder
-from pivot.runs.guard import FormatWatch, GroupWatch, Guard, SpikeWatch, spike_message
+from pivot.runs.guard import FormatWatch, GroupWatch, Guard, MismatchWatch, SpikeWatch, spike_message
 from pivot.runs.metrics import machine_metrics, step_metrics
 from pivot.runs.progress import Progress
 from pivot.runs.rollout_records import rollout_records
@@ -185,6 +185,7 @@ class Run:
         self.guard = Guard(self.folder, limit, self.progress.say, engine.nonfinite_weights, past)
         self._step_seconds = past[-1].get("time/step") if past else None
         self.spikes, self.format, self.groups = SpikeWatch(past), FormatWatch(past), GroupWatch(past)
+        self.mismatch = MismatchWatch(self.config.model.dtype, past)
 
     def _fitting(self, prompts: Prompts, engine: Engine) -> Prompts:
         """The prompts within `rollout.max_prompt_tokens`; too few for a step are an error."""
@@ -247,7 +248,8 @@ class Run:
         row |= times | machine_metrics(times, row["rollout/tokens"]) | self._budgets(step)
         spikes = self.spikes.spikes(row)
         self.spikes.add(row)
-        for sentence in (spike_message(spikes), self.format.add(row), self.groups.add(row)):
+        watches = (self.format, self.groups, self.mismatch)
+        for sentence in (spike_message(spikes), *(watch.add(row) for watch in watches)):
             if sentence:
                 self.progress.say(f"step {step}: {sentence}")
         row |= spikes
@@ -281,7 +283,9 @@ class Run:
     def _save(self, boundary: Boundary | None = None) -> None:
         trainer, step = self.trainer, self.trainer.finished_steps
         self.guard.check_weights(step)
-        self.store.save(step, lambda folder: save_state(trainer, folder, boundary), score=self.scores.get(step))
+        self.store.save(
+            step, lambda folder: save_state(trainer, folder, boundary), score=self.scores.get(step)
+        )
         self.saved_step, self._saved_at = step, time.monotonic()
 
     # The end -----------------------------------------------------------------------------------------------

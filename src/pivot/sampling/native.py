@@ -20,9 +20,9 @@ from torch import Tensor
 from pivot.models.corruption import Corruption, Corruptor
 from pivot.models.family import EncodedPrompt
 from pivot.models.policy import Policy
-from pivot.sampling.base import SampleRequest, Sampling
+from pivot.sampling.base import SampleRequest, SamplerName, Sampling
 from pivot.seeding import stable_seed
-from pivot.types import Prompt, Response
+from pivot.types import PreparedPrompt, Prompt, Response
 
 CHUNK = 64
 """Prompts that `NativeSampler` encodes at once."""
@@ -34,12 +34,36 @@ LEAVE_SHARE = 0.25
 
 
 class NativeSampler:
-    """The policy in this process, by the code that samples in training."""
+    """The policy in this process, at the weights that it has."""
+
+    name: SamplerName = "native"
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
 
     def sample(
+        self, prompts: Sequence[Prompt] | Sequence[PreparedPrompt], request: SampleRequest
+    ) -> Iterator[tuple[int, list[Response]]]:
+        """Encoded prompts are decoded as they are, and their image features stay cached for scoring."""
+        encoded = [prompt for prompt in prompts if isinstance(prompt, EncodedPrompt)]
+        if encoded:
+            assert len(encoded) == len(prompts)
+            return self._decode(encoded, request)
+        return self._encode_and_decode([p for p in prompts if isinstance(p, Prompt)], request)
+
+    def _decode(
+        self, prompts: Sequence[EncodedPrompt], request: SampleRequest
+    ) -> Iterator[tuple[int, list[Response]]]:
+        return sample_responses(
+            self.policy,
+            prompts,
+            request.num_samples,
+            request.sampling,
+            key=request.key,
+            batch_tokens=request.batch_tokens,
+        )
+
+    def _encode_and_decode(
         self, prompts: Sequence[Prompt], request: SampleRequest
     ) -> Iterator[tuple[int, list[Response]]]:
         policy = self.policy
@@ -49,17 +73,13 @@ class NativeSampler:
             encoded = [policy.encoder.encode(prompt) for prompt in prompts[start : start + CHUNK]]
             if request.blank:
                 encoded = [blanker.corrupt(prompt, 0) for prompt in encoded]
-            found = sample_responses(
-                policy,
-                encoded,
-                request.num_samples,
-                request.sampling,
-                key=request.key,
-                batch_tokens=request.batch_tokens,
-            )
-            for index, responses in found:
+            for index, responses in self._decode(encoded, request):
                 yield start + index, responses
             policy.forget_features()
+
+    def weights_changed(self) -> None: ...
+
+    def sleep(self) -> None: ...
 
     def close(self) -> None: ...
 

@@ -63,6 +63,7 @@ def plan_of(config: Config) -> StepPlan:
         oversample=rollout.oversample,
         recompute_logprobs=rollout.recompute_logprobs,
         store_logprobs=config.method.trains_on_experience if stored is None else stored,
+        importance_cap=config.sampling.importance_cap,
     )
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pivot.engines.base import Engine, ScoreRequest, Skipped
 from pivot.experience import ReplayGate, StoredResponse
-from pivot.method import Batch, Diagnostics, Method, allocate_advantage
+from pivot.method import Batch, Diagnostics, Method, allocate_advantage, truncated_importance
 from pivot.models.encoding import UnreadablePrompt
 from pivot.models.rows import PromptWithResponses
 from pivot.rewards.judge import Judge
@@ -43,6 +43,8 @@ class StepPlan:
     """Compute log-probs and entropies in a pass of their own even if sampling returns them."""
     store_logprobs: bool = False
     """Store the log-probs of successful responses with them (Off-PG)."""
+    importance_cap: float | None = None
+    """Weigh tokens by the truncated ratio of trainer and sampler, where another program samples."""
 
 
 @dataclass
@@ -225,6 +227,7 @@ class Trainer:
 
     def _score(self, groups: Sequence[RolloutGroup], batch: Batch, step: int) -> Batch:
         """The passes that sampling did not make: the corrupted image, the reference, and a clean one if needed."""
+        cap = self.plan.importance_cap
         width, units = batch.mask_BT.shape[1], units_of(groups)
         with self.clock.phase("score"):
             if self.plan.recompute_logprobs or _lacks_logprobs(groups):
@@ -236,6 +239,10 @@ class Trainer:
                 batch = replace(
                     batch, clean_logprobs_BT=clean_BT, entropy_BT=entropy_BT, old_logprobs_BT=old_BT
                 )
+            if cap is not None and batch.sampler_logprobs_BT is not None:
+                sampler_BT, known_BT = batch.sampler_logprobs_BT, batch.sampled_elsewhere_BT
+                weight_BT = truncated_importance(batch.clean_logprobs_BT, sampler_BT, known_BT, cap=cap)
+                batch = replace(batch, importance_weight_BT=weight_BT)
             if self.method.needs_corrupted:
                 found = self.engine.score(ScoreRequest(units, step, "corrupted"))
                 has_image_B = torch.tensor([bool(g.prompt.images) for g in groups for _ in g.responses])
@@ -285,7 +292,7 @@ def _replayable(group: RolloutGroup) -> list[Response]:
 
 
 def _lacks_logprobs(groups: Sequence[RolloutGroup]) -> bool:
-    """Whether the sampler knows only its truncated distribution."""
+    """Whether another program sampled."""
     return any(response.logprobs_T is None for group in groups for response in group.responses)
 
 

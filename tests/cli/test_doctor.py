@@ -11,7 +11,7 @@ from pivot import recipes
 from pivot.cli import main
 from pivot.config import Config, apply_settings
 from pivot.doctor import Device, estimate, find_architecture, inspect_machine, judge
-from pivot.doctor.memory import activation_bytes
+from pivot.doctor.memory import kept_bytes as kept_by_layers
 from pivot.errors import UserError
 from pivot.models.loading import load_policy
 
@@ -118,7 +118,7 @@ def test_activations_are_what_autograd_keeps(dtype, tmp_path):
         stacks.append((found.text, found.vision))
     settings = apply_settings(Config(), [f"model.dtype={dtype}"])
     for kind in (0, 1):
-        formula = [activation_bytes(pair[kind], tokens, settings, is_vision=bool(kind)) for pair in stacks]
+        formula = [kept_by_layers(pair[kind], tokens, settings, is_vision=bool(kind)) for pair in stacks]
         assert formula[1] - formula[0] == pytest.approx(measured[1][kind] - measured[0][kind], rel=0.05)
 
 

@@ -81,6 +81,16 @@ def test_a_frozen_vision_tower_gets_no_gradient():
     assert all(p.grad is None for p in frozen.model.model.visual.parameters())
 
 
+@pytest.mark.parametrize("options", [{"freeze_vision": True}, {"lora_rank": 4}])
+def test_images_of_a_frozen_tower_are_encoded_once_and_without_a_graph(options):
+    frozen = load_policy("tiny", ModelOptions(gradient_checkpointing=True, **options))
+    prompts = [unit.prompt for unit in units_of(frozen)]
+    with frozen.training():
+        first, again = frozen.features(prompts), frozen.features(prompts)
+    assert not any(tensor.requires_grad for images in first for image in images for tensor in image.tensors)
+    assert all(a[0] is b[0] for a, b in zip(first, again, strict=True))
+
+
 def test_gradient_checkpointing_changes_no_gradient(policy):
     plain = gradients(policy)
     frugal = load_policy("tiny", ModelOptions(gradient_checkpointing=True))

@@ -22,8 +22,8 @@ Kind = Literal["adamw", "adamw_8bit"]
 class MasterAdamW:
     """AdamW on float32 copies of the weights; the model holds their rounded values.
 
-    For a float32 model the copies are the weights themselves, and this is plain AdamW. `adamw_8bit` keeps the moments in
-    8 bits (bitsandbytes); `offload` keeps copies and moments in the machine's memory and steps there.
+    For a float32 model the copies are the weights themselves, and this is plain AdamW. `adamw_8bit` keeps the moments
+    in 8 bits (bitsandbytes); `offload` keeps copies and moments in the machine's memory and steps there.
     """
 
     def __init__(

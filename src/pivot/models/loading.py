@@ -62,7 +62,7 @@ def load_policy(name: str, options: ModelOptions | None = None) -> Policy:
         model, tokenizer, processor = _load_parts(path, name, options)
     prepare_forward(model)
     device = pick_device(options.device)
-    _prepare(model, options, device)
+    prepare_for_training(model, options, device)
     model.to(device)
     return _assemble(model, tokenizer, processor, options)
 
@@ -194,7 +194,8 @@ def _load_parts(path: str, name: str, options: ModelOptions) -> tuple[Any, Any, 
     return model, tokenizer, processor
 
 
-def _prepare(model: PreTrainedModel, options: ModelOptions, device: torch.device) -> None:
+def prepare_for_training(model: PreTrainedModel, options: ModelOptions, device: torch.device) -> None:
+    """Choose what is trained, add adapters, quantize; quantized weights move to `device`."""
     model.requires_grad_(True)
     if options.freeze_vision:
         for parameter in find_family(model.config.model_type).vision_parameters(model):

@@ -10,7 +10,7 @@ READY := $(VENV)/.ready
 export OMP_WAIT_POLICY ?= PASSIVE
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: setup run test check format bench soak evidence test-vllm clean
+.PHONY: setup run test check format bench big soak evidence test-vllm clean
 
 setup: $(READY)
 
@@ -77,6 +77,14 @@ bench: $(READY) $(TRL)/.ready
 	$(BIN)/python -m benchmarks.head
 	$(BIN)/python -m benchmarks.verifier
 	$(BIN)/python -m benchmarks.buffer
+	$(BIN)/python -m benchmarks.memory
+
+# One real step of the full 3B model with random weights (docs/performance.md); needs 14 GiB of free memory. With Qwen's
+# tokenizer and real images: make big TOKENIZER=FOLDER DATA=train.parquet
+TOKENIZER ?=
+DATA ?= tiny
+big: $(READY)
+	$(BIN)/python -m benchmarks.big $(if $(TOKENIZER),--tokenizer $(TOKENIZER)) --data $(DATA)
 
 # The study of experiments/tiny_world; about eleven hours on two cores. Stop it at any time: the same command continues.
 evidence: $(READY)

@@ -224,7 +224,7 @@ class CheckpointConfig:
     keep_last: int = 2
     """Number of checkpoints to keep, besides the one with the best validation accuracy."""
     stop_seconds: float | None = None
-    """Seconds that a step has to finish after SIGINT or SIGTERM; None: from the measured step time (not in the paper)."""
+    """Seconds that a step has to finish after a SIGTERM; None: from the measured step time (not in the paper)."""
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ class Coin:
 
     def judge(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> list[Reward]:
         flips = [hashlib.sha256(text.encode()).digest()[0] % 2 for text in texts]
-        return [Reward(accuracy=float(flip), format=0.0) for flip in flips]
+        return [Reward(float(flip), 0.0, "a coin") for flip in flips]
 
     def close(self) -> None: ...
 
@@ -91,10 +91,9 @@ def main() -> None:
         "--data", default="tiny", help="a data set with images, e.g. Geometry3K's train.parquet"
     )
     args = parser.parse_args()
-    if inspect_machine().memory.free_bytes < NEEDED:
-        raise SystemExit(
-            f"make big needs {NEEDED / 2**30:.0f} GiB of free memory; {inspect_machine().memory.free_bytes / 2**30:.0f} are free"
-        )
+    free = inspect_machine().memory.free_bytes
+    if free < NEEDED:
+        raise SystemExit(f"this needs {NEEDED / 2**30:.0f} GiB of free memory; {free / 2**30:.1f} are free")
     config = apply_settings(
         recipes.get("geo3k-3b-lora"), [*SETTINGS, f"data.train={args.data}", "data.size=16"]
     )

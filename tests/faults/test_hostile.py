@@ -9,7 +9,6 @@ import pytest
 from fault_harness import repeatable_rows
 from hostile_responses import CODE, INJECTION, whole_responses
 
-
 from pivot.rewards.judge import VerifierJudge
 from pivot.rewards.verifier import Reason, Verifier
 from pivot.runs.run import train

@@ -6,7 +6,6 @@ import pytest
 import torch
 from fault_harness import newest_checkpoint, repeatable_rows
 
-
 from pivot.engines.memory import is_out_of_memory, within_memory
 from pivot.errors import UserError
 from pivot.models.policy import Policy

@@ -209,7 +209,8 @@ def _start(model: str, policy: Policy, options: ModelOptions, **more: Any) -> LL
     if not on_gpu:
         # vLLM cannot cut the prompt of a request with a seed: torch's generators on CPUs have no offset.
         whole = {"enable_chunked_prefill": False, "max_num_batched_tokens": max(context, CPU_BATCH)}
-        more = {"enforce_eager": True, "kv_cache_memory_bytes": CPU_CACHE, **whole, **more}
+        # Siblings share whole blocks of their prompt, and by default a block is longer than many prompts.
+        more |= {"enforce_eager": True, "kv_cache_memory_bytes": CPU_CACHE, "block_size": 32, **whole}
     return LLM(
         model=model,
         dtype=options.dtype,

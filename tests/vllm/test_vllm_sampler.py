@@ -1,7 +1,5 @@
 """vLLM on a model's folder; runs in an environment with vLLM (`make test-vllm`), skips elsewhere."""
 
-import os
-
 import pytest
 import torch
 
@@ -12,7 +10,6 @@ from pivot.tiny import procedural
 from pivot.types import Prompt
 
 pytest.importorskip("vllm")
-os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
 
 
 def request(blank=False):

@@ -88,7 +88,8 @@ class LocalEngine:
 
     @property
     def description(self) -> str:
-        return f"{self.policy.num_parameters / 1e6:.1f}M weights"
+        by = "" if self.sampler.name == "native" else ", sampled by vLLM"
+        return f"{self.policy.num_parameters / 1e6:.1f}M weights{by}"
 
     @property
     def budgets(self) -> dict[str, int]:

@@ -42,6 +42,8 @@ SEEDS = 2**62
 """Seeds stay below this, so that vLLM can add a sample's index."""
 CPU_CACHE = 2**30
 """Bytes of the key/value cache without a GPU; VLLM_CPU_KVCACHE_SPACE overrides it."""
+CPU_BATCH = 4096
+"""Tokens of prompts that are processed at once without a GPU."""
 
 LogprobsMode = Literal["raw_logprobs", "processed_logprobs"]
 """vLLM's log-probs before or after temperature, top-p, top-k and banned tokens."""
@@ -123,9 +125,9 @@ class VllmSampler:
 class PolicyVllm(VllmSampler):
     """vLLM in the process that trains `policy`, at the policy's current weights.
 
-    vLLM starts with random weights and loads the policy's before it first samples; the model's files are read once.
-    On a GPU it sleeps at level 2, which drops its weights and its cache: both would be stale anyway. Each call of
-    `sample` starts with empty caches, so that responses depend on weights and request alone.
+    vLLM starts from the folder that the policy was loaded from and receives the policy's weights before it first
+    samples. On a GPU it sleeps at level 2, which drops its weights and its cache: both would be stale anyway. Each call
+    of `sample` starts with empty caches, so that responses depend on weights and request alone.
     """
 
     def __init__(
@@ -142,7 +144,6 @@ class PolicyVllm(VllmSampler):
                     policy.model.name_or_path,
                     policy,
                     options,
-                    load_format="dummy",
                     logprobs_mode=logprobs or "raw_logprobs",
                     **more,
                 )
@@ -204,17 +205,20 @@ def _start(model: str, policy: Policy, options: ModelOptions, **more: Any) -> LL
             "--sampler native"
         ) from cause
     on_gpu = torch.cuda.is_available()
-    memory = {} if on_gpu else {"kv_cache_memory_bytes": CPU_CACHE}
+    context = min(MAX_CONTEXT, policy.model.config.get_text_config().max_position_embeddings)
+    if not on_gpu:
+        # vLLM cannot cut the prompt of a request with a seed: torch's generators on CPUs have no offset.
+        whole = {"enable_chunked_prefill": False, "max_num_batched_tokens": max(context, CPU_BATCH)}
+        # Siblings share whole blocks of their prompt, and by default a block is longer than many prompts.
+        more |= {"enforce_eager": True, "kv_cache_memory_bytes": CPU_CACHE, "block_size": 32, **whole}
     return LLM(
         model=model,
         dtype=options.dtype,
         trust_remote_code=options.trust_remote_code,
-        max_model_len=min(MAX_CONTEXT, policy.model.config.get_text_config().max_position_embeddings),
+        max_model_len=context,
         limit_mm_per_prompt={"image": MAX_IMAGES, "video": 0},
         mm_processor_kwargs=policy.family.processor_settings(),
-        enforce_eager=not on_gpu,
         disable_log_stats=True,
-        **memory,
         **more,
     )
 

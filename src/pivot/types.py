@@ -85,8 +85,8 @@ class Response:
     """One sampled answer y.
 
     `logprobs_T` and `entropy_T` are those of the policy's own distribution: logits over its temperature, without top-p,
-    top-k or banned tokens. They are None where the sampler only knows its truncated distribution; the trainer then
-    computes them in a forward pass.
+    top-k or banned tokens. They are None where another program sampled; the trainer then computes them in a forward
+    pass.
     """
 
     token_ids_T: torch.Tensor
@@ -97,6 +97,8 @@ class Response:
     truncated: bool
     """The response hit the length limit before it ended."""
     reward: Reward | None = None
+    sampler_logprobs_T: torch.Tensor | None = None
+    """What the program that sampled (vLLM) says the log-probs are, to compare with the trainer's."""
 
     @property
     def correct(self) -> bool:

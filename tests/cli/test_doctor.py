@@ -11,7 +11,8 @@ from pivot import recipes
 from pivot.cli import main
 from pivot.config import Config, apply_settings
 from pivot.doctor import Device, estimate, find_architecture, inspect_machine, judge
-from pivot.doctor.memory import activation_bytes
+from pivot.doctor.memory import kept_bytes as kept_by_layers
+from pivot.doctor.speed import Gpu, hours, known_gpu, named_gpu
 from pivot.errors import UserError
 from pivot.models.loading import load_policy
 
@@ -118,7 +119,7 @@ def test_activations_are_what_autograd_keeps(dtype, tmp_path):
         stacks.append((found.text, found.vision))
     settings = apply_settings(Config(), [f"model.dtype={dtype}"])
     for kind in (0, 1):
-        formula = [activation_bytes(pair[kind], tokens, settings, is_vision=bool(kind)) for pair in stacks]
+        formula = [kept_by_layers(pair[kind], tokens, settings, is_vision=bool(kind)) for pair in stacks]
         assert formula[1] - formula[0] == pytest.approx(measured[1][kind] - measured[0][kind], rel=0.05)
 
 
@@ -135,10 +136,14 @@ def test_each_switch_moves_its_own_item():
         "KV cache": 2.0,
         "sampling": 2.0,
     }
+    assert changed("train.offload_optimizer=true") == {**dict.fromkeys(base, 1.0), "optimizer step": 0}
+    # 4 bytes of a master and 2 of moments instead of 12, and a float32 scale per 256 values of each moment.
+    assert changed("train.optimizer=adamw_8bit")["optimizer"] == pytest.approx((6 + 8 / 256) / 12)
     assert changed("method=grpo", "model.lora_rank=8")["reference model"] is None
     assert changed("model.gradient_checkpointing=false")["activations"] > 10
     assert changed("model.freeze_vision=true")["vision activations"] == 0
     assert changed("model.lora_rank=8")["optimizer"] < 0.01
+    assert changed("model.lora_rank=8", "model.quantize=nf4")["weights"] < 0.5
     assert changed("buffer.max_prompts=288")["experience buffer"] == 0.01
 
 
@@ -150,6 +155,9 @@ def test_kv_cache_by_hand():
 
 def test_the_verdict_follows_the_device():
     config, model = recipes.get("geo3k-3b"), find_architecture("Qwen/Qwen2.5-VL-3B-Instruct")
+    shared = judge(config, model, replace(GPU, total_bytes=200 * 2**30))
+    assert shared.estimate.total("rollout") == round(0.22 * 200 * 2**30), "vLLM's share of the GPU"
+    config = apply_settings(config, ["sampling.engine=native"])
     fitting = judge(config, model, replace(GPU, total_bytes=200 * 2**30))
     assert fitting.fits
     assert fitting.changes == ()
@@ -174,7 +182,7 @@ def test_the_changes_do_what_they_say():
 
 
 def test_without_a_gpu_the_buffer_counts_too():
-    config, model = recipes.get("tiny"), find_architecture("tiny")
+    config, model = apply_settings(recipes.get("tiny"), ["sampling.engine=native"]), find_architecture("tiny")
     on_cpu, on_gpu = judge(config, model, replace(GPU, kind="cpu")), judge(config, model, GPU)
     assert on_cpu.needed - on_gpu.needed == on_cpu.estimate.host > 0
 
@@ -196,7 +204,7 @@ def test_the_command_prints_items_and_verdict(capsys):
         "optimizer",
         "activations",
         "KV cache",
-        "head chunk",
+        "backward",
         "experience buffer",
     ):
         assert part in text
@@ -209,6 +217,46 @@ def test_the_command_says_what_to_change(capsys):
     assert found["fits"] is (found["needed_bytes"] <= found["usable_bytes"])
     assert found["model"]["parameters"] == 33_452_718_336
     assert [item["name"] for item in found["items"]][:2] == ["weights", "optimizer"]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "gpu"), [("geo3k-3b", "A100-80GB"), ("geo3k-3b-lora", "RTX-4090"), ("geo3k-7b-lora", "L40S")]
+)
+def test_each_recipe_fits_the_gpu_that_it_is_for(recipe, gpu, capsys):
+    assert main(["doctor", "--recipe", recipe, "--device", gpu]) == 0
+    text = capsys.readouterr().out
+    assert "\nfits: " in text
+    assert "hours per step" in text
+
+
+def test_hours_by_hand():
+    """8-sequence groups of a made-up GPU: 100 TFLOP/s and 1000 GB/s."""
+    config, model = recipes.get("geo3k-3b"), find_architecture("Qwen/Qwen2.5-VL-3B-Instruct")
+    found = hours(config, model, Gpu("test", 80, 100, 1000))
+    text, prompt = model.parameters - model.vision_parameters, 1280 + 150
+    forward = 2 * text * (prompt + 5 * 400) + 2 * model.vision_parameters * 4 * 1280
+    # Forward, twice that backward, and once more for checkpointing; PIVOT scores clean, corrupted and candidates.
+    assert found.update == pytest.approx(384 * 4 * forward / (0.35 * 100e12) / 3600)
+    assert found.scoring == pytest.approx(384 * 3 * forward / (0.35 * 100e12) / 3600)
+    adapted = hours(apply_settings(config, ["model.lora_rank=8"]), model, Gpu("test", 80, 100, 1000))
+    assert adapted.update < 0.75 * found.update
+
+
+def test_gpus_are_known_by_the_names_that_torch_gives():
+    a100 = Device("NVIDIA A100-SXM4-80GB", 85_000_000_000, 0, "cuda")
+    assert known_gpu(a100) == named_gpu("a100-80gb")
+    assert known_gpu(Device("NVIDIA GeForce RTX 4090", 25_000_000_000, 0, "cuda")) == named_gpu("RTX-4090")
+    assert known_gpu(Device("CPU", 25_000_000_000, 0, "cpu")) is None
+    with pytest.raises(UserError, match="must be one of RTX-3090"):
+        named_gpu("V100")
+
+
+def test_lora_is_advised_with_its_learning_rate(capsys):
+    settings = ["--set", "train.offload_optimizer=true"]
+    assert main(["doctor", "--recipe", "geo3k-7b", "--device", "RTX-4090", *settings]) == 0
+    text = capsys.readouterr().out
+    assert "--set model.lora_rank=64" in text
+    assert "--set train.lr=1.0e-05" in text
 
 
 def test_unknown_sizes_are_one_sentence(capsys):

@@ -256,7 +256,9 @@ def test_without_vllm_it_says_so(capsys):
     try:
         import vllm  # noqa: F401
     except ImportError:
-        assert run_eval("--model", "tiny", "--benchmarks", "tiny-test", "--limit", 1, "--engine", "vllm") == 2
+        assert (
+            run_eval("--model", "tiny", "--benchmarks", "tiny-test", "--limit", 1, "--sampler", "vllm") == 2
+        )
         assert "needs vLLM" in capsys.readouterr().err
     else:
         pytest.skip("vLLM is here")

@@ -26,6 +26,10 @@ def test_rows_that_were_measured_alike_have_no_note():
     assert comparability_notes([]) == []
 
 
+def test_a_sampler_that_an_older_version_recorded_is_read_by_its_name_of_today():
+    assert notes(entry(), entry(engine="embedded")) == ["", ""]
+
+
 def test_the_row_that_differs_from_most_names_what():
     other = entry(min_pixels=3136, max_pixels=12845056, grader="mathruler")
     said = "image limits 3136 to 12845056 pixels (others 200704 to 1003520 pixels); grader mathruler (others pivot)"
@@ -46,7 +50,7 @@ def test_without_a_majority_each_row_says_its_own():
         (entry(top_p=0.9), "top_p 0.9 (others 1.0)"),
         (entry(top_k=5), "top_k 5 (others 0)"),
         (entry(dtype="bfloat16"), "dtype bfloat16 (others float32)"),
-        (entry(engine="vllm"), "engine vllm (others embedded)"),
+        (entry(engine="vllm"), "sampler vllm (others native)"),
         (
             entry(min_pixels=None, max_pixels=None),
             "image limits of the model's files (others 200704 to 1003520 pixels)",

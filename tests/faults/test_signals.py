@@ -64,7 +64,29 @@ def test_a_second_interrupt_leaves_at_once_with_the_last_checkpoint(server, smal
     assert [row["step"] for row in repeatable_rows(run)] == [1, 2, 3]
 
 
-@pytest.mark.parametrize("place", ["rollout", "checkpoint, model written"])
+@pytest.mark.parametrize("place", ["rollout", "scoring"])
+def test_while_no_weight_has_changed_the_step_before_is_saved_at_once(
+    server, small_config, whole, tmp_path, place
+):
+    """A long step is not worth a scheduler's grace period: the state is that of the last finished step."""
+    run = tmp_path / "run"
+    config = small_config("pivot", *SETTINGS, "checkpoint.every=100", "checkpoint.stop_seconds=0.01")
+    ended = server.train(config, run, hang_point=place, signals=[("SIGTERM", "hanging at")])
+    assert ended.code == 3, ended.said
+    assert "stopped after step 1" in ended.said
+    assert status(run)["reason"].startswith("SIGTERM")
+    assert newest_checkpoint(run).name == "step-1"
+    assert find_damage(newest_checkpoint(run)) is None
+    assert (
+        server.run(
+            "train", "--out", run, "--config", run.with_suffix(".json"), "--continue", "--no-report"
+        ).code
+        == 0
+    )
+    assert differences(run, whole) == []
+
+
+@pytest.mark.parametrize("place", ["update, between two minibatches", "checkpoint, model written"])
 def test_a_step_that_takes_too_long_is_abandoned(server, small_config, whole, tmp_path, place):
     """A scheduler's grace period ends with SIGKILL; `checkpoint.stop_seconds` makes use of it before that."""
     run = tmp_path / "run"

@@ -10,9 +10,9 @@ from PIL import Image
 from transformers import AutoModelForImageTextToText, AutoTokenizer
 
 from pivot.data import template
-from pivot.models.loading import load_policy, save_policy
+from pivot.models.loading import ModelOptions, load_policy, save_policy
 from pivot.models.rows import PromptWithResponses
-from pivot.sampling import Sampling, sample_responses
+from pivot.sampling import SampleRequest, Sampling, sample_responses
 
 FAMILIES = ["qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen2_5_vl-real"]
 PATCH = {"qwen2_vl": 14, "qwen2_5_vl": 14, "qwen3_vl": 16}
@@ -174,21 +174,34 @@ def test_the_saved_folder_has_a_processor_that_makes_the_same_prompt(model, tmp_
         assert out["input_ids"][0].tolist() == model.encoder.encode(prompt).input_ids_L.tolist()
 
 
-def test_vllm_reads_the_saved_folder_and_gives_its_log_probs(model, tmp_path, monkeypatch, prompts):
+def test_vllm_reads_the_saved_folder_and_follows_the_weights(model, tmp_path, prompts):
     pytest.importorskip("vllm")
-    from pivot.sampling import SampleRequest
-    from pivot.sampling.vllm_sampler import VllmSampler
+    from pivot.sampling.vllm_sampler import PolicyVllm
 
-    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
     save_policy(model, tmp_path / "saved")
-    sampler = VllmSampler(tmp_path / "saved")
-    drawn = dict(sampler.sample(prompts, SampleRequest(8, Sampling(max_tokens=12), (0, "evaluation"))))
+    policy = load_policy(str(tmp_path / "saved"))
+    sampler = PolicyVllm(policy, ModelOptions(), 0.3, "raw_logprobs")
+    sampler._stale = False  # first with the weights that vLLM itself has read
+    assert_vllm_agrees(sampler, policy, prompts)
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for parameter in policy.model.parameters():
+            parameter.add_(0.05 * parameter.abs().mean() * torch.randn_like(parameter))
+    policy.forget_features()
+    with pytest.raises(AssertionError):
+        assert_vllm_agrees(sampler, policy, prompts)
+    sampler.weights_changed()
+    assert_vllm_agrees(sampler, policy, prompts)
     sampler.close()
-    for index, prompt in enumerate(prompts):
-        encoded = model.encoder.encode(prompt)
-        unit = PromptWithResponses(encoded, [response.token_ids_T for response in drawn[index]])
+
+
+def assert_vllm_agrees(sampler, policy, prompts):
+    request = SampleRequest(8, Sampling(max_tokens=12), (0, "evaluation"))
+    for index, responses in sampler.sample(prompts, request):
+        encoded = policy.encoder.encode(prompts[index])
+        unit = PromptWithResponses(encoded, [response.token_ids_T for response in responses])
         with torch.no_grad():
-            expected = model.score([unit], model.features([encoded]), layout="repeated")
-        for row, response in enumerate(drawn[index]):
+            expected = policy.score([unit], policy.features([encoded]), layout="repeated")
+        for row, response in enumerate(responses):
             found = expected.logprobs_BT[row, : len(response)]
-            torch.testing.assert_close(response.logprobs_T, found, atol=1e-3, rtol=0)
+            torch.testing.assert_close(response.sampler_logprobs_T, found, atol=1e-3, rtol=0)

@@ -77,12 +77,37 @@ def test_the_saved_model_is_the_adapted_one_without_adapters(tmp_path, dtype):
         assert torch.equal(scores(adapted).logprobs_BT, moved), "saving leaves the model as it was"
 
 
+def test_quantized_projections_train_adapters_and_are_saved_as_they_compute(tmp_path, policy):
+    pytest.importorskip("bitsandbytes")
+    narrow = load_policy("tiny", ModelOptions(lora_rank=4, quantize="nf4"))
+    assert all(".lora_" in name for name in narrow.trainable_parameters())
+    with torch.no_grad():
+        rounded = (scores(narrow).logprobs_BT - scores(policy).logprobs_BT).abs().max()
+        assert 1e-3 < rounded < 5, "4 bits are not 32, but the model is the same"
+        move_adapters(narrow)
+        save_policy(narrow, tmp_path)
+        saved = load_policy(str(tmp_path))
+        torch.testing.assert_close(scores(saved).logprobs_BT, scores(narrow).logprobs_BT, atol=1e-3, rtol=0)
+    assert all(g is not None for g in gradients(narrow).values())
+    assert saved.model.state_dict().keys() == policy.model.state_dict().keys()
+
+
 def test_a_frozen_vision_tower_gets_no_gradient():
     frozen = load_policy("tiny", ModelOptions(freeze_vision=True))
     found = gradients(frozen)
     assert found
     assert not any(name.startswith("model.visual") for name in found)
     assert all(p.grad is None for p in frozen.model.model.visual.parameters())
+
+
+@pytest.mark.parametrize("options", [{"freeze_vision": True}, {"lora_rank": 4}])
+def test_images_of_a_frozen_tower_are_encoded_once_and_without_a_graph(options):
+    frozen = load_policy("tiny", ModelOptions(gradient_checkpointing=True, **options))
+    prompts = [unit.prompt for unit in units_of(frozen)]
+    with frozen.training():
+        first, again = frozen.features(prompts), frozen.features(prompts)
+    assert not any(tensor.requires_grad for images in first for image in images for tensor in image.tensors)
+    assert all(a[0] is b[0] for a, b in zip(first, again, strict=True))
 
 
 def test_gradient_checkpointing_changes_no_gradient(policy):

@@ -82,7 +82,7 @@ def test_a_runs_own_scores_record_how_they_were_measured(policy, small_config):
     shown, blank = run.table(sets, "before")
     target = find_target("tiny")
     request = evaluation_request(2, Sampling(max_tokens=8), seed=3)
-    asked = EvaluationSettings(request, "mathruler", "embedded", "float32", 3136, 12544)
+    asked = EvaluationSettings(request, "mathruler", "native", "float32", 3136, 12544)
     as_eval_would = identity(target, "tiny-test", asked)
     for name in ("version", "set", "model"):
         del as_eval_would[name]

@@ -1,6 +1,4 @@
-"""vLLM beside the embedded engine; runs in an environment with vLLM (`make test-vllm`), skips elsewhere."""
-
-import os
+"""vLLM on a model's folder; runs in an environment with vLLM (`make test-vllm`), skips elsewhere."""
 
 import pytest
 import torch
@@ -12,7 +10,6 @@ from pivot.tiny import procedural
 from pivot.types import Prompt
 
 pytest.importorskip("vllm")
-os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
 
 
 def request(blank=False):
@@ -44,7 +41,7 @@ def drawn(sampler, picture):
 
 
 @pytest.mark.parametrize("blank", [False, True])
-def test_log_probs_are_the_embedded_engines(policy, drawn, blank):
+def test_log_probs_are_the_policys_own(policy, drawn, blank):
     from pivot.models.corruption import Corruption, Corruptor
 
     prompts, found = drawn
@@ -63,7 +60,7 @@ def test_log_probs_are_the_embedded_engines(policy, drawn, blank):
             )
         for row, response in enumerate(responses):
             expected = plain.logprobs_BT[row, : len(response)]
-            torch.testing.assert_close(response.logprobs_T, expected, atol=1e-3, rtol=0)
+            torch.testing.assert_close(response.sampler_logprobs_T, expected, atol=1e-3, rtol=0)
 
 
 def test_samples_differ_end_and_never_hold_an_image_token(policy, drawn):
@@ -74,7 +71,8 @@ def test_samples_differ_end_and_never_hold_an_image_token(policy, drawn):
         ids = response.token_ids_T.tolist()
         assert (ids[-1] in policy.end_ids) == (not response.truncated)
         assert not set(ids) & set(policy.banned_ids)
-        assert len(response.logprobs_T) == len(ids) <= 24
+        assert len(response.sampler_logprobs_T) == len(ids) <= 24
+        assert response.logprobs_T is None, "the trainer computes its own"
 
 
 def test_a_repeated_evaluation_is_the_same(sampler, drawn):

@@ -66,6 +66,11 @@ def run(args: argparse.Namespace, out: Path, config: Config | None, accept: Acce
         if any((args.nodes, args.gpus, args.address, args.rollout, args.verl)):
             raise UserError("--resume uses the run's own nodes, GPUs and settings; leave these options out")
         return launch.resume(out, quiet=args.quiet, accept=accept)
+    if config.sampling.engine != "auto" or config.sampling.importance_cap is not None:
+        raise UserError(
+            "the sampling section is the local engine's; --engine verl samples by --rollout: leave --sampler and "
+            "sampling.* out"
+        )
     for name in ("nodes", "gpus"):
         if getattr(args, name) is not None and getattr(args, name) < 1:
             raise UserError(f"--{name} must be at least 1, got {getattr(args, name)}")

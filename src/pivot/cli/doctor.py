@@ -10,24 +10,33 @@ from typing import Any
 from pivot.cli import options
 from pivot.config.sections import Config
 from pivot.doctor import Architecture, Machine, Verdict, find_architecture, inspect_machine, judge
+from pivot.doctor.advice import LORA_RATE
+from pivot.doctor.speed import GPUS, Hours, hours, known_gpu, named_gpu
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_arguments(parser)
+    parser.add_argument(
+        "--device",
+        metavar="GPU",
+        help=f"estimate for another GPU than this machine's: {', '.join(gpu.name for gpu in GPUS)}",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
 
 
 def run(args: argparse.Namespace) -> int:
     machine = inspect_machine()
-    asked = any((args.recipe, args.config, args.model, args.method, args.settings))
+    asked = any((args.recipe, args.config, args.model, args.method, args.settings, args.device))
     report: dict[str, Any] = {"machine": asdict(machine)}
     lines = _machine_lines(machine)
     if asked:
         config = options.from_arguments(args)
         model = find_architecture(config.model.path)
-        verdict = judge(config, model, machine.device(config.model.device))
-        report |= {"model": asdict(model), **_verdict_json(verdict)}
-        lines += ["", *_verdict_lines(config, model, verdict)]
+        device = named_gpu(args.device).device if args.device else machine.device(config.model.device)
+        verdict, gpu = judge(config, model, device), known_gpu(device)
+        time = None if gpu is None else hours(config, model, gpu)
+        report |= {"model": asdict(model), **_verdict_json(verdict), "hours": time and asdict(time)}
+        lines += ["", *_verdict_lines(config, model, verdict), *_time_lines(time)]
     else:
         lines += ["", "`pivot doctor --recipe NAME` estimates whether a recipe fits this machine."]
     print(json.dumps(report, indent=2) if args.json else "\n".join(lines))
@@ -57,7 +66,9 @@ def _verdict_lines(config: Config, model: Architecture, verdict: Verdict) -> lis
     lines = [f"Recipe {config.recipe}, method {config.method.name}, {config.model.path} ({model.source})"]
     for item in verdict.estimate.items:
         lines.append(f"  {item.name:<20}{_gib(item.num_bytes):>10}  {item.phase:<8}  {item.note}")
-    lines.append(f"  {'peak':<20}{_gib(verdict.needed):>10}  always + the larger of rollout and update")
+    lines.append(
+        f"  {'peak':<20}{_gib(verdict.needed):>10}  always + the largest of rollout, training + update, training + step"
+    )
     have = f"{_gib(verdict.usable)} usable of {_gib(verdict.device.total_bytes)} on {verdict.device.name}"
     if verdict.fits:
         return [*lines, f"fits: {_gib(verdict.needed)} needed, {have}."]
@@ -66,6 +77,11 @@ def _verdict_lines(config: Config, model: Architecture, verdict: Verdict) -> lis
         lines.append("What to change, each in addition to those before:")
     for change in verdict.changes:
         lines.append(f"  --set {change.setting:<40}{_gib(change.peak):>10}  {change.why}")
+    if any(change.setting.startswith("model.lora_rank") for change in verdict.changes):
+        rate = LORA_RATE * config.train.lr
+        lines.append(
+            f"  --set train.lr={rate:<31.1e}{'':>10}  LoRA learns at about {LORA_RATE} times the rate"
+        )
     if verdict.changes:
         lines.append(
             "With all of them it fits." if verdict.fits_with_changes else "Even all of them are not enough."
@@ -73,6 +89,17 @@ def _verdict_lines(config: Config, model: Architecture, verdict: Verdict) -> lis
     size = _gib(verdict.device.total_bytes) if verdict.device.kind == "cuda" else "80 GB"
     lines.append(f"Or: pivot train --engine verl --gpus {verdict.gpus_needed}, with GPUs of {size}.")
     return lines
+
+
+def _time_lines(time: Hours | None) -> list[str]:
+    if time is None:
+        return []
+    parts = f"sampling {time.sampling:.2f}, scoring {time.scoring:.2f}, update {time.update:.2f}"
+    return [
+        f"about {time.step:.2f} hours per step ({parts}), {time.step * time.steps:.0f} hours for {time.steps} steps, "
+        "evaluations aside; not measured, but computed from:",
+        *(f"  {assumption}" for assumption in time.assumptions),
+    ]
 
 
 def _verdict_json(verdict: Verdict) -> dict[str, Any]:

@@ -38,9 +38,9 @@ from pivot.evaluate.scoring import add_scores
 from pivot.evaluate.sets import PROCEDURAL, EvaluationSet, SetOptions, expand, load_sets
 from pivot.evaluate.settings import EvaluationSettings
 from pivot.evaluate.target import GivenOptions, Target, choose_conditions, leased_target
-from pivot.models.loading import ModelOptions, check_folder, load_policy
+from pivot.models.loading import ModelOptions, check_folder, load_policy, pick_device
 from pivot.runs.card import write_card
-from pivot.sampling import NativeSampler, Sampler, Sampling
+from pivot.sampling import NativeSampler, Sampler, Sampling, choose_sampler
 
 INTERRUPTED = 130
 Entry = dict[str, Any]
@@ -72,9 +72,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     sampling = parser.add_argument_group("sampling")
     sampling.add_argument(
-        "--engine", choices=("embedded", "vllm"), default="embedded",
-        help="what draws the samples: this process (default) or vLLM",
+        "--sampler", choices=("auto", "native", "vllm"), default="auto",
+        help="what draws the samples: our decoder, vLLM, or (default) vLLM on a GPU where it is installed",
     )  # fmt: skip
+    # Its name in older versions, which sweeps and scripts may use.
+    sampling.add_argument(
+        "--engine",
+        dest="sampler",
+        choices=("embedded", "vllm"),
+        default=argparse.SUPPRESS,
+        help=argparse.SUPPRESS,
+    )
     sampling.add_argument(
         "--temperature", type=float, default=1.0, help="sampling temperature (default: 1.0)"
     )
@@ -148,6 +156,8 @@ def settings_for(targets: list[Target], args: argparse.Namespace) -> dict[str, E
         args.recipe, args.min_pixels, args.max_pixels, args.grader, args.max_tokens, args.dtype,
         args.system, args.template, args.answer,
     )  # fmt: skip
+    wanted = "native" if args.sampler == "embedded" else args.sampler
+    sampler = choose_sampler(wanted, pick_device(args.device))
     found = {}
     for target, chosen in zip(targets, choose_conditions(targets, asked), strict=True):
         print(f"{target.name}: {chosen.describe()}")
@@ -156,7 +166,7 @@ def settings_for(targets: list[Target], args: argparse.Namespace) -> dict[str, E
         found[target.name] = EvaluationSettings(
             request,
             chosen.grader.value,
-            args.engine,
+            sampler,
             chosen.dtype.value,
             *chosen.limits.value,
             prompt=chosen.prompt.value,

@@ -25,6 +25,7 @@ class Shortcuts(TypedDict, total=False):
     seed: int | None
     model: str | None
     data: str | None
+    sampler: str | None
 
 
 SHORTCUTS = {
@@ -34,6 +35,7 @@ SHORTCUTS = {
     "seed": "train.seed",
     "model": "model.path",
     "data": "data.train",
+    "sampler": "sampling.engine",
 }
 """Option -> its setting."""
 
@@ -91,6 +93,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="training set: a known name, a hub id, a file or a folder; or A,B for several",
     )
     group.add_argument(
+        "--sampler",
+        choices=("auto", "native", "vllm"),
+        help="what samples responses: our decoder, or vLLM in this process (docs/gpu.md)",
+    )
+    group.add_argument(
         "--set",
         action="append",
         default=[],
@@ -128,6 +135,7 @@ def from_arguments(args: argparse.Namespace, *, needs_data: bool = False) -> Con
         seed=args.seed,
         model=args.model,
         data=args.data,
+        sampler=args.sampler,
     )
     return resolve(recipe, config_file=args.config, settings=args.settings, **shortcuts)
 

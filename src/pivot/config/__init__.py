@@ -14,6 +14,7 @@ from pivot.config.sections import (
     PromptConfig,
     RewardConfig,
     RolloutConfig,
+    SamplingConfig,
     TrainConfig,
 )
 from pivot.config.validation import validate
@@ -30,6 +31,7 @@ __all__ = [
     "PromptConfig",
     "RewardConfig",
     "RolloutConfig",
+    "SamplingConfig",
     "TrainConfig",
     "apply_settings",
     "describe",

@@ -32,6 +32,8 @@ class ModelConfig:
     """Do not train the vision tower (not in the paper)."""
     lora_rank: int = 0
     """Rank of LoRA adapters, trained through peft; 0 trains all weights (not in the paper)."""
+    quantize: Literal["nf4"] | None = None
+    """Hold the language model's frozen projections in 4 bits (QLoRA; needs `lora_rank` and the extra `quantized`)."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass; slower, but needs far less memory."""
     trust_remote_code: bool = False
@@ -201,6 +203,18 @@ class RolloutConfig:
 
 
 @dataclass(frozen=True)
+class SamplingConfig:
+    """The program that samples in the local engine (docs/gpu.md); not in the paper."""
+
+    engine: Literal["auto", "native", "vllm"] = "auto"
+    """`native`: our decoder; `vllm`: vLLM in the same process; `auto`: vLLM on a GPU where it is installed."""
+    memory_share: float = 0.3
+    """Share of the GPU's memory for vLLM's weights and cache while it samples."""
+    importance_cap: float | None = None
+    """Weigh each token's loss by min(p_trainer / p_vllm, cap); None: no weights. Those of `native` are all 1."""
+
+
+@dataclass(frozen=True)
 class BufferConfig:
     """The experience buffer (Section 4.1); how it is used is part of the method."""
 
@@ -232,6 +246,12 @@ class TrainConfig:
     """beta1 of AdamW."""
     adam_beta2: float = 0.999
     """beta2 of AdamW."""
+    optimizer: Literal["adamw", "adamw_8bit"] = "adamw"
+    """`adamw_8bit` keeps AdamW's moments in 8 bits (extra `quantized`; local engine only)."""
+    offload_optimizer: bool = False
+    """Keep the optimizer's state in the machine's memory and step there (local engine only)."""
+    deterministic: bool = False
+    """Use deterministic GPU kernels, which are slower (see docs/gpu.md); CPUs are always deterministic."""
     grad_clip: float = 1.0
     """Largest gradient norm; larger gradients are scaled down."""
     seed: int = 0
@@ -274,10 +294,12 @@ class CheckpointConfig:
 
     every: int = 10
     """Steps between checkpoints; the last step is always saved."""
+    minutes: float = 30.0
+    """Save earlier if the next step would bring the unsaved work above this many minutes (not in the paper)."""
     keep_last: int = 2
     """Number of checkpoints to keep, besides the one with the best validation accuracy."""
-    stop_seconds: float = 120.0
-    """Seconds that a step has to finish after SIGINT or SIGTERM before it is abandoned (not in the paper)."""
+    stop_seconds: float | None = None
+    """Seconds that a step has to finish after a SIGTERM; None: from the measured step time (not in the paper)."""
 
 
 @dataclass(frozen=True)
@@ -309,6 +331,7 @@ class Config:
     prompt: PromptConfig = field(default_factory=PromptConfig)
     reward: RewardConfig = field(default_factory=RewardConfig)
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
+    sampling: SamplingConfig = field(default_factory=SamplingConfig)
     buffer: BufferConfig = field(default_factory=BufferConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     eval: EvalConfig = field(default_factory=EvalConfig)

@@ -36,6 +36,7 @@ AT_LEAST = {
     "rollout.max_prompt_tokens": 1,
     "rollout.max_tries": 1,
     "rollout.batch_tokens": 1,
+    "sampling.importance_cap": 1,
     "buffer.max_prompts": 1,
     "corruption.sigma": 0,
     "train.steps": 1,
@@ -62,12 +63,14 @@ ABOVE_ZERO = (
     "rollout.temperature",
     "rollout.logprob_temperature",
     "rollout.top_p",
+    "sampling.memory_share",
     "train.lr",
     "train.grad_clip",
+    "checkpoint.minutes",
     "checkpoint.stop_seconds",
 )
 AT_MOST_ONE = ("corruption.probability", "rollout.top_p")
-BELOW_ONE = ("data.holdout", "train.adam_beta1", "train.adam_beta2")
+BELOW_ONE = ("data.holdout", "train.adam_beta1", "train.adam_beta2", "sampling.memory_share")
 NOT_NEGATIVE = ("corruption.probability", *BELOW_ONE)
 
 
@@ -87,6 +90,7 @@ def problems(config: Config) -> Iterator[str]:
     yield from _prompt(config)
     yield from _reward(config)
     yield from _method(config)
+    yield from _sampling(config)
 
 
 def _ranges(config: Config) -> Iterator[str]:
@@ -126,6 +130,8 @@ def _model(config: Config) -> Iterator[str]:
         yield f"train.layout=tree needs model.attention=sdpa; with {model.attention} use train.layout=repeated or auto."
     if model.attention == "flash_attention_2" and model.dtype == "float32":
         yield "model.attention=flash_attention_2 needs model.dtype=bfloat16."
+    if model.quantize is not None and not model.lora_rank:
+        yield "model.quantize freezes the weights that it quantizes; set model.lora_rank, e.g. to 64."
     if model.min_pixels is not None and model.max_pixels is not None and model.min_pixels > model.max_pixels:
         yield f"model.min_pixels is {model.min_pixels}, but must be at most model.max_pixels ({model.max_pixels})."
 
@@ -203,3 +209,16 @@ def _method(config: Config) -> Iterator[str]:
         )
     if method.trains_on_experience and config.buffer.store_logprobs is False:
         yield "method.anchor_use=off_policy needs the recorded log-probs; leave buffer.store_logprobs unset."
+
+
+def _sampling(config: Config) -> Iterator[str]:
+    rollout = config.rollout
+    if config.sampling.importance_cap is not None and rollout.logprob_temperature not in (
+        None,
+        1,
+        rollout.temperature,
+    ):
+        yield (
+            "sampling.importance_cap compares vLLM's log-probs with the trainer's; leave rollout.logprob_temperature "
+            "unset, or set it to 1."
+        )

@@ -1,7 +1,8 @@
 """Inspects a machine and estimates whether a configuration fits it. Nothing is loaded or downloaded."""
 
+from pivot.doctor.advice import Verdict, judge
 from pivot.doctor.machine import Device, Machine, inspect_machine
-from pivot.doctor.memory import Estimate, Item, Verdict, estimate, judge
+from pivot.doctor.memory import Estimate, Item, estimate
 from pivot.models.architecture import Architecture, find_architecture
 
 __all__ = [

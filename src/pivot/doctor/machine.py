@@ -14,6 +14,7 @@ import torch
 LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors", "numpy", "pillow", "pyarrow")
 EXTRAS = {
     "lora": ("peft",),
+    "quantized": ("bitsandbytes",),
     "data": ("datasets",),
     "loggers": ("tensorboard", "wandb"),
     "vllm": ("vllm",),

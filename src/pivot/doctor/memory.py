@@ -1,37 +1,37 @@
-"""How much memory a configuration needs on one device, item by item, and what to change if it does not fit.
+"""How much memory a configuration needs on one device, item by item.
 
-Estimates are upper bounds: micro-batches and caches as full as their budgets allow. The activation formula counts the
-tensors that autograd keeps of a Llama-like layer; a test compares it with a real model.
+The micro-batch is as full as its budget allows. `benchmarks/memory.py` compares the sum with what the real code
+allocates for the real 3B and 7B models; a test does so for a few layers of one of them.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
-from pivot.config.loading import apply_settings
 from pivot.config.sections import Config
 from pivot.doctor.machine import Device
+from pivot.engines.optimizer import BUCKET_BYTES
 from pivot.method.statistics import CHUNK_BYTES
 from pivot.models.architecture import Architecture
 from pivot.models.family import Stack
+from pivot.models.policy import FEATURE_CACHE_BYTES
 from pivot.sampling.native import CPU_BATCH_TOKENS, HEAD_CHUNK_ELEMENTS
 
-Phase = Literal["always", "rollout", "update", "host"]
+Phase = Literal["always", "rollout", "training", "update", "step", "host"]
 ITEM_BYTES = {"float32": 4, "bfloat16": 2}
-OPTIMIZER_BYTES = {"float32": 8, "bfloat16": 12}
-"""AdamW's two float32 moments, and a float32 copy of weights that are kept in bfloat16."""
+MOMENT_BYTES = {"adamw": 8.0, "adamw_8bit": 2.0 + 8 / 256}
+"""AdamW's two moments per weight: float32, or 8 bits with a scale per 256 values."""
+QUANTIZED_BYTES = 0.5 + 4 / 64
+"""A 4-bit weight and its share of a block's float32 scale."""
 DEFAULT_MAX_PIXELS = 1003520
 """The paper's limit, where neither the configuration nor the model's files set one."""
 COPIES = 3
 """Buffers of a chunk's logits that the head and sampling hold at once."""
-MARGIN = 0.9
-"""Share of a device's memory to plan with; the rest is left to the driver, fragmentation and temporaries."""
-LORA_RANK = 64
-USUAL_GPU = Device("an 80 GB GPU", 80 * 10**9, 80 * 10**9, "cuda")
-"""The GPU that the suggested number for verl assumes, on machines without one."""
+TEXT_TOKENS = 150
+"""Of a prompt besides its image: the instructions and a question as in Geometry3K."""
+RESPONSE_TOKENS = 400
+"""Mean length of a response, as 3B and 7B models give on Geometry3K."""
 
 
 @dataclass(frozen=True)
@@ -41,13 +41,14 @@ class Item:
     name: str
     num_bytes: int
     phase: Phase
-    """`rollout` and `update` alternate and share memory; `host` is the machine's memory, not the GPU's."""
+    """`rollout`, `update` and `step` (the optimizer's) take turns; `training` is held in the last two; `host` is the
+    machine's memory, not the GPU's."""
     note: str
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """All items; the peak is what is always held plus the larger of the two phases."""
+    """All items; the peak is what is always held plus the largest of the phases."""
 
     items: tuple[Item, ...]
 
@@ -55,35 +56,72 @@ class Estimate:
         return sum(item.num_bytes for item in self.items if item.phase == phase)
 
     @property
+    def training(self) -> int:
+        """The peak of forward, backward and optimizer step."""
+        held = self.total("always") + self.total("training")
+        return held + max(self.total("update"), self.total("step"))
+
+    @property
     def peak(self) -> int:
-        return self.total("always") + max(self.total("rollout"), self.total("update"))
+        return max(self.total("always") + self.total("rollout"), self.training)
 
     @property
     def host(self) -> int:
         return self.total("host")
 
 
-def estimate(config: Config, model: Architecture) -> Estimate:
-    """What training with `config` needs on one device of the embedded engine."""
-    return Estimate(
-        (*_weights(config, model), *_rollout(config, model), *_update(config, model), _buffer(config))
-    )
+@dataclass(frozen=True)
+class MicroBatchShape:
+    """The fullest micro-batch: equal prompts with one image each, and equal responses."""
+
+    num_prompts: int
+    prompt_tokens: int
+    image_tokens: int
+    responses: int
+    """Per prompt."""
+    response_tokens: int
+
+    @property
+    def tokens(self) -> int:
+        return self.num_prompts * (self.prompt_tokens + self.responses * self.response_tokens)
+
+
+def estimate(config: Config, model: Architecture, device: Device | None = None) -> Estimate:
+    """What training with `config` needs on one device of the local engine; None: any CPU."""
+    sampler = _vllm(config, device) if uses_vllm(config, device) else _native(config, model)
+    parts = (_weights(config, model), sampler, _update(config, model), [_buffer(config)])
+    return Estimate(tuple(item for part in parts for item in part if item.num_bytes))
+
+
+def uses_vllm(config: Config, device: Device | None) -> bool:
+    """`auto` is taken as vLLM on a GPU, whether it is installed on this machine or not."""
+    on_gpu = device is not None and device.kind == "cuda"
+    return on_gpu and config.sampling.engine != "native"
 
 
 def _weights(config: Config, model: Architecture) -> list[Item]:
-    size = ITEM_BYTES[config.model.dtype]
-    adapters = config.model.lora_rank * model.adapter_parameters
-    trained = trained_parameters(config, model)
-    optimizer = trained * OPTIMIZER_BYTES[config.model.dtype]
+    size, train = ITEM_BYTES[config.model.dtype], config.train
+    adapters, trained = config.model.lora_rank * model.adapter_parameters, trained_parameters(config, model)
+    weights, note = (model.parameters + adapters) * size, f"{_count(model.parameters)}, {size} bytes each"
+    if config.model.quantize is not None:
+        weights -= round(model.text.projections * (size - QUANTIZED_BYTES))
+        note += ", projections in 4 bits"
+    masters = 4 if size < 4 or train.offload_optimizer else 0
+    optimizer = round(trained * (masters + MOMENT_BYTES[train.optimizer]))
     items = [
+        Item("weights", weights, "always", note),
         Item(
-            "weights",
-            (model.parameters + adapters) * size,
-            "always",
-            f"{_count(model.parameters)}, {size} bytes each",
+            "optimizer",
+            optimizer,
+            "host" if train.offload_optimizer else "always",
+            f"{train.optimizer} over {_count(trained)} weights" + (", float32 masters" if masters else ""),
         ),
-        Item("optimizer", optimizer, "always", f"AdamW over {_count(trained)} weights"),
+        Item("gradients", trained * size, "training", f"{_count(trained)} weights"),
     ]
+    if not train.offload_optimizer:
+        largest = 0 if config.model.lora_rank else 4 * model.vocabulary * model.text.hidden
+        bucket = min(max(BUCKET_BYTES, largest), 4 * trained) if masters else 0
+        items.append(Item("optimizer step", bucket, "step", "float32 gradients of one bucket"))
     if config.method.needs_reference:
         items.append(
             Item("reference model", model.parameters * size, "always", "for the KL term of this method")
@@ -98,7 +136,20 @@ def trained_parameters(config: Config, model: Architecture) -> int:
     return model.parameters - (model.vision_parameters if config.model.freeze_vision else 0)
 
 
-def _rollout(config: Config, model: Architecture) -> list[Item]:
+def trains_vision(config: Config) -> bool:
+    return not (config.model.freeze_vision or config.model.lora_rank)
+
+
+def _vllm(config: Config, device: Device | None) -> list[Item]:
+    assert device is not None
+    share = config.sampling.memory_share
+    note = (
+        f"{share:.0%} of the GPU (sampling.memory_share): vLLM's weights and cache; it sleeps while we train"
+    )
+    return [Item("vLLM", round(share * device.total_bytes), "rollout", note)]
+
+
+def _native(config: Config, model: Architecture) -> list[Item]:
     size, rollout = ITEM_BYTES[config.model.dtype], config.rollout
     one_prompt = rollout.max_prompt_tokens + rollout.responses * rollout.max_tokens
     tokens = max(rollout.batch_tokens or CPU_BATCH_TOKENS, one_prompt)
@@ -111,51 +162,83 @@ def _rollout(config: Config, model: Architecture) -> list[Item]:
 
 
 def _update(config: Config, model: Architecture) -> list[Item]:
-    size, trained = ITEM_BYTES[config.model.dtype], trained_parameters(config, model)
-    tokens = micro_batch_tokens(config)
-    image = _image_tokens(config, model)
-    image_tokens = image * max(1, tokens // image)
-    features = 2 * image_tokens * model.text.hidden * size
-    vision = 0
-    if not (config.model.freeze_vision or config.model.lora_rank):
-        vision = activation_bytes(
-            model.vision, image_tokens * model.patches_per_token, config, is_vision=True
-        )
-    head = COPIES * min(CHUNK_BYTES, tokens * model.vocabulary * 4)
-    head += 0 if config.model.lora_rank else model.vocabulary * model.text.hidden * size
-    seen = config.rollout.max_prompt_tokens + config.rollout.max_tokens
-    mask = 0 if config.train.layout == "repeated" else tokens * seen * size
-    text = activation_bytes(model.text, tokens, config)
-    checkpointed = "with" if config.model.gradient_checkpointing else "without"
+    """What all layers leave for backward, and what the largest single part of backward needs besides."""
+    size, shape, saved = ITEM_BYTES[config.model.dtype], micro_batch(config, model), config.model
+    patches = shape.num_prompts * shape.image_tokens * model.patches_per_token
+    text = kept_bytes(model.text, shape.tokens, config)
+    vision = kept_bytes(model.vision, patches, config, is_vision=True) if trains_vision(config) else 0
+    parts = {
+        "a layer": layer_bytes(model.text, shape.tokens, config) + _mask_bytes(config, model, shape),
+        "the head": COPIES * min(CHUNK_BYTES, shape.tokens * model.vocabulary * 4),
+    }
+    if trains_vision(config):  # its backward comes when the language model's tensors are freed
+        parts["a vision layer"] = layer_bytes(model.vision, patches, config, is_vision=True) - text
+    largest = max(parts, key=lambda name: parts[name])
+    head = 0 if saved.lora_rank else model.vocabulary * model.text.hidden * size
+    cached = min(
+        FEATURE_CACHE_BYTES,
+        2 * config.train.prompts_per_step * shape.image_tokens * model.text.hidden * size,
+    )
+    recomputed = "recomputed layer by layer" if saved.gradient_checkpointing else "kept by all layers"
     return [
-        Item("gradients", trained * size, "update", f"{_count(trained)} weights"),
+        Item("activations", text, "update", f"{shape.tokens:,} tokens per micro-batch, {recomputed}"),
+        Item("vision activations", vision, "update", f"{shape.num_prompts} images, {patches:,} patches"),
+        Item("backward", parts[largest], "update", f"of {largest}, with its attention mask or logits"),
+        Item("head gradient", head, "update", f"vocabulary {model.vocabulary:,}, before it is added"),
         Item(
-            "activations",
-            text + mask,
-            "update",
-            f"{tokens:,} tokens per micro-batch, {checkpointed} checkpointing",
+            "image features", cached, "update", "clean and corrupted, of a step or as many as the cache holds"
         ),
-        Item(
-            "vision activations",
-            vision,
-            "update",
-            f"at most {image_tokens:,} image tokens of {model.patches_per_token} patches",
-        ),
-        Item("vision features", features, "update", "clean and corrupted images of a micro-batch"),
-        Item("head chunk", head, "update", f"vocabulary {model.vocabulary:,}, in chunks, and its gradient"),
     ]
 
 
-def activation_bytes(stack: Stack, tokens: int, config: Config, *, is_vision: bool = False) -> int:
-    """What autograd keeps: all layers' tensors or, with checkpointing, their inputs and one layer's tensors."""
+def micro_batch(config: Config, model: Architecture) -> MicroBatchShape:
+    """What fills `train.micro_batch_tokens`: whole prompts of usual length, their responses stretched to the budget."""
+    tokens, rollout = micro_batch_tokens(config), config.rollout
+    image = _image_tokens(config, model)
+    prompt = min(rollout.max_prompt_tokens, image + TEXT_TOKENS)
+    usual = prompt + rollout.responses * min(RESPONSE_TOKENS, rollout.max_tokens)
+    num_prompts = max(1, tokens // usual)
+    response = max(1, (tokens // num_prompts - prompt) // rollout.responses)
+    return MicroBatchShape(num_prompts, prompt, image, rollout.responses, min(response, rollout.max_tokens))
+
+
+def _mask_bytes(config: Config, model: Architecture, shape: MicroBatchShape) -> int:
+    """One boolean per response token, query head of a group and visible token, and its form in the model's dtype."""
+    if config.train.layout == "repeated":
+        return 0
+    heads = model.text.query_width // model.text.key_width
+    responses = shape.num_prompts * shape.responses * shape.response_tokens
+    return (
+        responses
+        * heads
+        * (shape.prompt_tokens + shape.response_tokens)
+        * (1 + ITEM_BYTES[config.model.dtype])
+    )
+
+
+def kept_bytes(stack: Stack, tokens: int, config: Config, *, is_vision: bool = False) -> int:
+    """What autograd keeps of all layers: their tensors or, with checkpointing, their inputs."""
     size = ITEM_BYTES[config.model.dtype]
-    # In the model's dtype: inputs of the matrix products, q k v before and after rotation, the gated MLP. In
-    # float32: tensors of the two norms. The vision tower rotates in float32.
+    if config.model.gradient_checkpointing:
+        return tokens * stack.layers * stack.hidden * size
+    return tokens * stack.layers * _layer_tensors(stack, size, is_vision)
+
+
+def layer_bytes(stack: Stack, tokens: int, config: Config, *, is_vision: bool = False) -> int:
+    """What the backward of one layer needs: gradients of the MLP's products and, with checkpointing, its tensors."""
+    size = ITEM_BYTES[config.model.dtype]
+    again = _layer_tensors(stack, size, is_vision) if config.model.gradient_checkpointing else 0
+    return tokens * (again + 2 * stack.intermediate * size)
+
+
+def _layer_tensors(stack: Stack, size: int, is_vision: bool) -> int:
+    """Bytes per token that autograd keeps of a Llama-like layer.
+
+    In the model's dtype: inputs of the matrix products, q k v before and after rotation, the gated MLP. In float32:
+    tensors of the two norms. The vision tower rotates in float32.
+    """
     width = 11 * stack.hidden if is_vision else 4 * stack.hidden + 2 * stack.query_width + 2 * stack.key_width
-    layer = size * (width + 4 * stack.intermediate) + 4 * 2 * stack.hidden
-    if not config.model.gradient_checkpointing:
-        return tokens * stack.layers * layer
-    return tokens * (stack.layers * stack.hidden * size + layer)
+    return size * (width + 4 * stack.intermediate) + 4 * 2 * stack.hidden
 
 
 def longest_row(config: Config) -> int:
@@ -187,107 +270,3 @@ def _buffer(config: Config) -> Item:
 def _count(number: int) -> str:
     """`8.29B`, `1.6M`."""
     return f"{number / 1e9:.2f}B" if number >= 1e9 else f"{number / 1e6:.1f}M"
-
-
-@dataclass(frozen=True)
-class Change:
-    """One more setting, and the peak with it and all changes before it."""
-
-    setting: str
-    why: str
-    peak: int
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """Whether it fits, and the shortest list of changes found that makes it fit."""
-
-    estimate: Estimate
-    device: Device
-    changes: tuple[Change, ...]
-    gpus_needed: int | None
-    """GPUs of this size for the verl engine, which shards over them; None: one device is enough."""
-
-    @property
-    def usable(self) -> int:
-        return int(MARGIN * self.device.total_bytes)
-
-    @property
-    def needed(self) -> int:
-        """On a machine without a GPU the buffer is in the same memory."""
-        return self.estimate.peak + (self.estimate.host if self.device.kind == "cpu" else 0)
-
-    @property
-    def fits(self) -> bool:
-        return self.needed <= self.usable
-
-    @property
-    def fits_with_changes(self) -> bool:
-        return bool(self.changes) and self.changes[-1].peak <= self.usable
-
-
-def judge(config: Config, model: Architecture, device: Device) -> Verdict:
-    """Estimate, compare, and look for the fewest changes that make it fit."""
-    first = Verdict(estimate(config, model), device, (), None)
-    if first.fits:
-        return first
-
-    def needed(settings: Iterable[str]) -> int:
-        return Verdict(estimate(apply_settings(config, settings), model), device, (), None).needed
-
-    chosen: dict[str, Candidate] = {}
-    best = first.needed
-    for candidate in _candidates(config):
-        trial = chosen | {candidate.path: candidate}
-        with_it = needed(c.setting for c in trial.values())
-        if with_it < best:
-            chosen, best = trial, with_it
-        if best <= first.usable:
-            break
-    if best <= first.usable:
-        for path in list(chosen):
-            others = {other: candidate for other, candidate in chosen.items() if other != path}
-            if needed(c.setting for c in others.values()) <= first.usable:
-                chosen = others
-    steps = list(chosen.values())
-    changes = (
-        Change(c.setting, c.why, needed(s.setting for s in steps[: i + 1])) for i, c in enumerate(steps)
-    )
-    return Verdict(first.estimate, device, tuple(changes), _gpus_needed(first.estimate, device))
-
-
-class Candidate(NamedTuple):
-    """A setting that saves memory."""
-
-    path: str
-    value: object
-    why: str
-
-    @property
-    def setting(self) -> str:
-        return f"{self.path}={self.value}"
-
-
-def _candidates(config: Config) -> Iterator[Candidate]:
-    """The cheapest changes first: they cost time, then precision, then what can be learned."""
-    yield Candidate("model.gradient_checkpointing", "true", "activations are recomputed in the backward pass")
-    budget = config.train.micro_batch_tokens
-    while budget > longest_row(config):
-        budget = max(budget // 2, longest_row(config))
-        yield Candidate("train.micro_batch_tokens", budget, "smaller micro-batches, the same gradient")
-    one_prompt = config.rollout.max_prompt_tokens + config.rollout.responses * config.rollout.max_tokens
-    yield Candidate("rollout.batch_tokens", one_prompt, "fewer prompts decoded at a time")
-    yield Candidate("model.dtype", "bfloat16", "half the weights and activations")
-    yield Candidate("model.freeze_vision", "true", "no gradients and optimizer for the vision tower")
-    yield Candidate("model.lora_rank", LORA_RANK, "low-rank adapters instead of all weights")
-
-
-def _gpus_needed(found: Estimate, device: Device) -> int:
-    """Weights, optimizer and gradients are sharded; the rest of the update is held by each GPU."""
-    size = device.total_bytes if device.kind == "cuda" else USUAL_GPU.total_bytes
-    gradients = sum(item.num_bytes for item in found.items if item.name == "gradients")
-    sharded = found.total("always") + gradients
-    room = MARGIN * size - (max(found.total("update") - gradients, found.total("rollout")))
-    # At least a tenth of the GPU is left for the shards: verl splits micro-batches further.
-    fewest = max(2, math.ceil(sharded / max(room, 0.1 * size)))
-    return 2 ** math.ceil(math.log2(fewest))

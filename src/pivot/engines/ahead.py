@@ -52,7 +52,11 @@ class ScoreAhead:
         with ThreadPoolExecutor(max_workers=1, **same) as pool:
             jobs = [pool.submit(self._work, request) for request in self._waiting]
             self._waiting = []
-            yield
+            try:
+                yield
+            except BaseException:  # the step is given up: what has not begun is not worth waiting for
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
             for job in jobs:
                 job.result()
 

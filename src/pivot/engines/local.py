@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -21,7 +22,13 @@ from pivot.engines.base import (
 from pivot.engines.optimizer import MasterAdamW
 from pivot.engines.packing import MicroBatch, row_indices, select
 from pivot.engines.scoring import Scorer
-from pivot.engines.settings import corruption_of, logprob_temperature, model_options, packing_of
+from pivot.engines.settings import (
+    corruption_of,
+    logprob_temperature,
+    model_options,
+    packing_of,
+    sampler_logprobs,
+)
 from pivot.engines.tensor_file import load_tensors, save_tensors
 from pivot.errors import UserError
 from pivot.method import Batch, count_totals, objective
@@ -32,7 +39,7 @@ from pivot.models.memory import within_memory
 from pivot.models.policy import Policy, ResponseStatistics
 from pivot.models.rows import PromptWithResponses
 from pivot.models.weights import check_saved, find_nonfinite
-from pivot.sampling import NativeSampler, SampleRequest
+from pivot.sampling import NativeSampler, PolicySampler, SampleRequest, choose_sampler
 from pivot.types import PreparedPrompt, Prompt, Response
 
 SMALL_MODEL = 5_000_000
@@ -51,17 +58,17 @@ class LocalEngine:
         self.encoder = policy.encoder
         self.corruptor = Corruptor(policy.encoder, corruption_of(config), config.train.seed)
         self.packing = packing_of(config, policy.family)
-        self._sampler = NativeSampler(
-            policy, config.rollout.batch_tokens, halve_on_oom=config.train.halve_on_oom
-        )
         self.optimizer = build_optimizer(config, policy)
         self.scorer = Scorer(policy, self.corruptor, self.packing)
         self._reference = None if reference is None else Scorer(reference, self.corruptor, self.packing)
         self._grad_clip = config.train.grad_clip
-        # On a GPU both would wait for the same device.
-        self._overlaps = config.train.overlap and policy.device.type == "cpu"
         self._ahead = ScoreAhead(self.scorer.score)
         self._step: int | None = None
+        # Last, so that vLLM finds the memory that training leaves.
+        self.sampler = open_sampler(config, policy)
+        # On a GPU both would wait for the same device.
+        on_cpu = policy.device.type == "cpu"
+        self._overlaps = config.train.overlap and on_cpu and self.sampler.name == "native"
 
     @classmethod
     def open(cls, config: Config, checkpoint: Path | None = None) -> LocalEngine:
@@ -79,14 +86,15 @@ class LocalEngine:
 
     @property
     def description(self) -> str:
-        return f"{self.policy.num_parameters / 1e6:.1f}M weights"
+        by = "" if self.sampler.name == "native" else ", sampled by vLLM"
+        return f"{self.policy.num_parameters / 1e6:.1f}M weights{by}"
 
     @property
     def budgets(self) -> dict[str, int]:
-        return {
-            "micro_batch_tokens": self.packing.micro_batch_tokens,
-            "batch_tokens": self._sampler.batch_tokens,
-        }
+        found = {"micro_batch_tokens": self.packing.micro_batch_tokens}
+        if isinstance(self.sampler, NativeSampler):
+            found["batch_tokens"] = self.sampler.batch_tokens
+        return found
 
     def read_images(self, prompts: Sequence[Prompt]) -> None:
         self.encoder.read_images(prompts)
@@ -106,14 +114,18 @@ class LocalEngine:
         for early in meanwhile:
             self._begin(early.step)
         with self._ahead.during(meanwhile if self._overlaps else ()):
-            return self._sampler.draw(encoded, request)
+            found = within_memory(
+                lambda: dict(self.sampler.sample(encoded, request)), lambda: False, "sampling.memory_share"
+            )
+        return [found[i] for i in range(len(prompts))]
 
-    def evaluation_sampler(self) -> NativeSampler:
-        return self._sampler
+    def evaluation_sampler(self) -> PolicySampler:
+        return self.sampler
 
     # Scoring -----------------------------------------------------------------------------------------------
 
     def score(self, request: ScoreRequest) -> ResponseStatistics:
+        self.sampler.sleep()
         self._begin(request.step)
         if request.of_reference:
             assert self._reference is not None, "the method has no reference model"
@@ -136,6 +148,7 @@ class LocalEngine:
 
     def update(self, units: Sequence[PromptWithResponses], batch: Batch, lr: float) -> Update:
         """Skips the step if the loss or the gradient is not finite."""
+        self.sampler.sleep()
         self.optimizer.set_lr(lr)
         terms, broken = within_memory(
             partial(self._gradients, units, batch),
@@ -151,6 +164,7 @@ class LocalEngine:
         else:
             self.optimizer.step()
             self._forget()
+            self.sampler.weights_changed()
         self.optimizer.zero_grad()
         return Update(terms, norm, skipped)
 
@@ -211,15 +225,20 @@ class LocalEngine:
             raise UserError(
                 f"{folder / OPTIMIZER} does not fit the weights that the configuration trains ({mismatch})."
             ) from mismatch
+        self.sampler.weights_changed()
         if budgets:
             self.packing.micro_batch_tokens = budgets["micro_batch_tokens"]
-            self._sampler.batch_tokens = budgets["batch_tokens"]
+            if isinstance(self.sampler, NativeSampler):
+                self.sampler.batch_tokens = budgets["batch_tokens"]
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        self.sampler.close()
 
 
 def load_model(config: Config, path: str | None = None) -> Policy:
     """The policy of a run; the seed also fixes the initial low-rank adapters."""
+    if config.train.deterministic:
+        use_deterministic_kernels()
     torch.manual_seed(config.train.seed)
     policy = load_policy(path or config.model.path, model_options(config))
     policy.temperature = logprob_temperature(config)
@@ -230,6 +249,24 @@ def load_model(config: Config, path: str | None = None) -> Policy:
     return policy
 
 
+def use_deterministic_kernels() -> None:
+    """For the whole process, before anything runs on a GPU; operations without such a kernel warn."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.backends.cudnn.benchmark = False
+    torch.use_deterministic_algorithms(True, warn_only=True)
+
+
+def open_sampler(config: Config, policy: Policy) -> PolicySampler:
+    """What samples from the policy, for training and evaluations."""
+    if choose_sampler(config.sampling.engine, policy.device) == "native":
+        most = config.rollout.batch_tokens
+        return NativeSampler(policy, most, halve_on_oom=config.train.halve_on_oom)
+    from pivot.sampling.vllm_sampler import PolicyVllm
+
+    options, logprobs = model_options(config), sampler_logprobs(config)
+    return PolicyVllm(policy, options, config.sampling.memory_share, logprobs)
+
+
 def build_optimizer(config: Config, policy: Policy) -> MasterAdamW:
     train = config.train
     return MasterAdamW(
@@ -237,7 +274,8 @@ def build_optimizer(config: Config, policy: Policy) -> MasterAdamW:
         lr=train.lr,
         betas=(train.adam_beta1, train.adam_beta2),
         weight_decay=train.weight_decay,
-        fused=True,
+        kind=train.optimizer,
+        offload=train.offload_optimizer,
     )
 
 

@@ -6,23 +6,38 @@ away.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+
+from pivot.errors import UserError
+
+BUCKET_BYTES = 256 * 2**20
+"""float32 gradients that exist at once during a step; a single larger weight is a bucket of its own."""
+Kind = Literal["adamw", "adamw_8bit"]
 
 
 class MasterAdamW:
     """AdamW on float32 copies of the weights; the model holds their rounded values.
 
-    For a float32 model the copies are the weights themselves, and this is plain AdamW.
+    For a float32 model the copies are the weights themselves, and this is plain AdamW. `adamw_8bit` keeps the moments
+    in 8 bits (bitsandbytes); `offload` keeps copies and moments in the machine's memory and steps there.
     """
 
-    def __init__(self, parameters: Iterable[nn.Parameter], **settings: Any) -> None:
+    def __init__(
+        self,
+        parameters: Iterable[nn.Parameter],
+        *,
+        kind: Kind = "adamw",
+        offload: bool = False,
+        **settings: Any,
+    ) -> None:
         self._weights = list(parameters)
-        self._masters = [p if p.dtype == torch.float32 else p.detach().float() for p in self._weights]
-        self._adam = torch.optim.AdamW(self._masters, **settings)
+        self._masters = [_master(p, offload) for p in self._weights]
+        self._adam = _adam(kind, self._masters, settings)
+        self._buckets = list(_buckets(self._masters))
 
     @property
     def parameters(self) -> list[nn.Parameter]:
@@ -39,14 +54,23 @@ class MasterAdamW:
 
     @torch.no_grad()
     def step(self) -> None:
-        """Update the masters by the weights' gradients, then round them into the weights."""
-        copies = [(w, m) for w, m in zip(self._weights, self._masters, strict=True) if w is not m]
-        for weight, master in copies:
-            master.grad = None if weight.grad is None else weight.grad.float()
-        self._adam.step()
-        for weight, master in copies:
-            weight.copy_(master)
-            master.grad = None
+        """Update the masters by the weights' gradients, then round them into the weights.
+
+        AdamW treats every weight on its own, so going bucket by bucket gives the same numbers. A gradient is freed as
+        soon as it is used.
+        """
+        gradients = [weight.grad for weight in self._weights]
+        self.zero_grad()
+        for bucket in self._buckets:
+            for i in bucket:
+                gradient, gradients[i] = gradients[i], None
+                if gradient is not None:
+                    self._masters[i].grad = gradient.to(self._masters[i].device).float()
+            self._adam.step()
+            for i in bucket:
+                if self._weights[i] is not self._masters[i]:
+                    self._weights[i].copy_(self._masters[i])
+                self._masters[i].grad = None
 
     def state_dict(self) -> dict[str, Any]:
         masters: dict[str, Tensor] = {
@@ -71,3 +95,36 @@ class MasterAdamW:
         self._adam.load_state_dict(state["adam"])
         for index, value in state["masters"].items():
             self._masters[int(index)].copy_(value)
+
+
+def _master(weight: nn.Parameter, offload: bool) -> Tensor:
+    """The float32 weight that is updated: the model's own one where that is possible."""
+    if offload:
+        return weight.detach().to("cpu", torch.float32, copy=True)
+    return weight if weight.dtype == torch.float32 else weight.detach().float()
+
+
+def _adam(kind: Kind, masters: list[Tensor], settings: dict[str, Any]) -> torch.optim.Optimizer:
+    if kind == "adamw":
+        return torch.optim.AdamW(masters, fused=True, **settings)
+    try:
+        from bitsandbytes.optim import AdamW8bit
+    except ImportError as cause:
+        raise UserError(
+            "train.optimizer=adamw_8bit needs bitsandbytes; install it with: pip install 'pivot-rl[quantized]'"
+        ) from cause
+    return AdamW8bit(masters, **settings)
+
+
+def _buckets(masters: list[Tensor]) -> Iterator[list[int]]:
+    """Indices of neighbouring weights whose gradients together fit BUCKET_BYTES."""
+    bucket: list[int] = []
+    size = 0
+    for i, master in enumerate(masters):
+        if bucket and size + master.nbytes > BUCKET_BYTES:
+            yield bucket
+            bucket, size = [], 0
+        bucket.append(i)
+        size += master.nbytes
+    if bucket:
+        yield bucket

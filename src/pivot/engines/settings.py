@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Literal
 
 from pivot.config import Config
 from pivot.engines.packing import Packing
@@ -20,6 +21,14 @@ def logprob_temperature(config: Config) -> float:
     """Temperature of the distribution whose log-probs and entropies enter the loss."""
     chosen = config.rollout.logprob_temperature
     return config.rollout.temperature if chosen is None else chosen
+
+
+def sampler_logprobs(config: Config) -> Literal["raw_logprobs", "processed_logprobs"] | None:
+    """Which of vLLM's log-probs have the temperature of the trainer's; None: neither."""
+    temperature = logprob_temperature(config)
+    if temperature == 1:
+        return "raw_logprobs"
+    return "processed_logprobs" if temperature == config.rollout.temperature else None
 
 
 def packing_of(config: Config, family: Family) -> Packing:

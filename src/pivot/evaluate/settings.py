@@ -30,7 +30,8 @@ class EvaluationSettings:
 
     request: SampleRequest
     grader: str = "pivot"
-    engine: str = "embedded"
+    engine: str = "native"
+    """What sampled: `native`, `vllm`, or an engine that has samplers of its own (`verl`)."""
     dtype: Dtype = "float32"
     min_pixels: int | None = None
     """Smallest image area after resizing; None: the limit in the model's files."""
@@ -134,6 +135,11 @@ def _setting(name: str) -> Callable[[Entry], str | None]:
     return value
 
 
+def _sampler(entry: Entry) -> str | None:
+    found = _setting("engine")(entry)
+    return "native" if found == "embedded" else found  # its name in older versions
+
+
 def _count(name: str) -> Callable[[Entry], str | None]:
     """Counts are in the entry itself, even in old ones."""
     return lambda entry: None if entry.get(name) is None else str(entry[name])
@@ -160,6 +166,6 @@ ASPECTS: dict[str, Callable[[Entry], str | None]] = {
     "top_p": _setting("top_p"),
     "top_k": _setting("top_k"),
     "dtype": _setting("dtype"),
-    "engine": _setting("engine"),
+    "sampler": _sampler,
 }
 """What must be equal in all rows -> its text in an entry; None: not recorded."""

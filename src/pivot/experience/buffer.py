@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -146,7 +147,8 @@ class ExperienceBuffer:
 
     def update_scores(self, prompt_id: str, scores: Mapping[int, tuple[float, float]], *, step: int) -> None:
         """Overwrite (H, V) of a row's responses, by serial, with values computed by the weights of `step`."""
-        records = self._packs[self._index[prompt_id]].records
+        row = self._index[prompt_id]
+        pack, records = self._packs[row], self._packs[row].records.copy()
         unknown = set(scores) - set(records["serial"].tolist())
         if unknown:
             raise ValueError(f"scores names serials that {prompt_id!r} does not have: {sorted(unknown)}")
@@ -154,6 +156,7 @@ class ExperienceBuffer:
             if serial in scores:
                 records["entropy"][index], records["dependency"][index] = scores[serial]
                 records["scored_step"][index] = step
+        self._packs[row] = PackedResponses(pack.token_ids, pack.logprobs, records)
 
     def rows(self) -> Iterator[BufferRow]:
         """All rows, in no particular order."""
@@ -174,6 +177,13 @@ class ExperienceBuffer:
             mean_age=float(now - steps.mean()) if len(self) else 0.0,
             draws=int(self._rows["times_drawn"].sum()),
         )
+
+    def snapshot(self) -> ExperienceBuffer:
+        """This state, whatever happens to the buffer later; shares the stored responses, which never change."""
+        twin = copy.copy(self)
+        twin._table, twin._generator = self._table.copy(), copy.deepcopy(self._generator)
+        twin._ids, twin._index, twin._packs = list(self._ids), dict(self._index), list(self._packs)
+        return twin
 
     def state_dict(self) -> dict[str, Any]:
         """The complete state: JSON values under `meta`, `prompt_ids`, numpy arrays under `arrays`."""

@@ -27,7 +27,7 @@ SINCE_VERSION_2 = ("accuracy", "format")
 
 
 class PackedResponses:
-    """The stored responses of one prompt, oldest first; only their scores change in place."""
+    """The stored responses of one prompt, oldest first; never changed in place, so that snapshots may share them."""
 
     __slots__ = ("logprobs", "records", "token_ids")
 

@@ -30,6 +30,7 @@ from pivot.method.calibration import (
     sequence_mean_gap,
     sequence_sum_gap,
 )
+from pivot.method.importance import Mismatch, sampler_mismatch, truncated_importance
 from pivot.method.method import ImageCorruption, Method, UnknownSetting
 from pivot.method.numerics import k3_divergence, on_valid, sequence_mean, token_mean, valid_logprobs
 from pivot.method.objective import count_totals, objective
@@ -79,6 +80,7 @@ __all__ = [
     "ImageCorruption",
     "LossTerm",
     "Method",
+    "Mismatch",
     "OffPolicy",
     "Part",
     "Perception",
@@ -120,6 +122,7 @@ __all__ = [
     "protect_sign",
     "register_method",
     "restrain_utility",
+    "sampler_mismatch",
     "select_anchor",
     "sequence_mean",
     "sequence_mean_gap",
@@ -131,6 +134,7 @@ __all__ = [
     "token_statistics",
     "token_utility",
     "top_token_mask",
+    "truncated_importance",
     "valid_logprobs",
     "visual_support",
     "weigh_advantage",

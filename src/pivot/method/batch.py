@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 
@@ -43,6 +44,11 @@ class Batch:
 
     success_B: Tensor | None = None
     """bool: responses that count as correct; None: those with a reward above one half."""
+    sampler_logprobs_BT: Tensor | None = None
+    """As the program that sampled gave them; NaN for rows that it did not sample. None: the policy itself sampled."""
+    importance_weight_BT: Tensor | None = None
+    """Weights of the policy loss, by token (`truncated_importance`); None: all are 1."""
+
     minibatch_B: Tensor | None = None
     """Index of the global minibatch that each row belongs to; None: all rows are one minibatch."""
     off_policy_B: Tensor | None = None
@@ -77,6 +83,13 @@ class Batch:
         if self.off_policy_B is None:
             return self.mask_BT.bool()
         return self.mask_BT.bool() & ~self.off_policy_B.bool()[:, None]
+
+    @property
+    def sampled_elsewhere_BT(self) -> Tensor:
+        """Valid tokens whose sampler gave its own log-probs."""
+        if self.sampler_logprobs_BT is None:
+            return torch.zeros_like(self.mask_BT, dtype=torch.bool)
+        return self.mask_BT.bool() & ~self.sampler_logprobs_BT.isnan()
 
     def by_prompt(self, values_B: Tensor) -> Tensor:
         """[P, G] view of values of all rows of a step."""

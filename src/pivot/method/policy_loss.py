@@ -155,7 +155,9 @@ class PolicyLoss(Part):
         terms = self.terms(
             logprobs_BT, batch.old_logprobs_BT, batch.given("advantage_BT"), batch.on_policy_mask_BT
         )
-        loss = totals.mean(on_valid(terms.loss_BT, policy_mask_BT), batch.mask_BT)
+        weight_BT = batch.importance_weight_BT
+        loss_BT = terms.loss_BT if weight_BT is None else weight_BT.detach() * terms.loss_BT
+        loss = totals.mean(on_valid(loss_BT, policy_mask_BT), batch.mask_BT)
         ratio_BT = terms.ratio_BT
         clips = {
             "clip_low": terms.clip_low_BT,

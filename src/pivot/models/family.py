@@ -124,6 +124,12 @@ class Stack:
     key_width: int
     """Key heads times head size, of keys and of values."""
 
+    @property
+    def projections(self) -> int:
+        """Weights of all matrices of the attention and the gated MLP, without biases."""
+        attention = 2 * self.hidden * (self.query_width + self.key_width)
+        return self.layers * (attention + 3 * self.hidden * self.intermediate)
+
 
 class Family(ABC):
     """What one family does with text, images and weights.

@@ -20,6 +20,7 @@ from transformers import (
     PretrainedConfig,
     PreTrainedModel,
 )
+from transformers.core_model_loading import revert_weight_conversion
 from transformers.utils import logging as transformers_logging
 
 from pivot import hub, tiny
@@ -30,6 +31,7 @@ from pivot.models.encoding import PromptEncoder
 from pivot.models.family import find_family
 from pivot.models.model_config import check_memory, read_config
 from pivot.models.policy import Policy
+from pivot.models.quantization import dequantized, is_quantized, quantize_projections
 from pivot.models.weights import check_weights, stored_weights
 
 TINY = {"tiny": "easy", "tiny-hard": "hard"}
@@ -46,6 +48,7 @@ class ModelOptions:
     max_pixels: int | None = None
     freeze_vision: bool = False
     lora_rank: int = 0
+    quantize: Literal["nf4"] | None = None
     gradient_checkpointing: bool = False
     trust_remote_code: bool = False
 
@@ -62,8 +65,9 @@ def load_policy(name: str, options: ModelOptions | None = None) -> Policy:
         check_model(Path(path))
         model, tokenizer, processor = _load_parts(path, name, options)
     prepare_forward(model)
-    _prepare(model, options)
-    model.to(pick_device(options.device))
+    device = pick_device(options.device)
+    prepare_for_training(model, options, device)
+    model.to(device)
     return _assemble(model, tokenizer, processor, options)
 
 
@@ -195,13 +199,27 @@ def save_with_weights(policy: Policy, weights: dict[str, torch.Tensor], folder: 
 
 def merged_state(model: PreTrainedModel) -> dict[str, torch.Tensor]:
     """The weights of a plain model; low-rank adapters are merged into copies, the model itself does not change."""
-    state = {name: value for name, value in model.state_dict().items() if ".lora_" not in name}
-    plain = {name.replace(".base_layer.", "."): value for name, value in state.items()}
+    return dict(_merged_weights(model))
+
+
+@torch.no_grad()
+def saved_weights(model: PreTrainedModel) -> Iterator[tuple[str, torch.Tensor]]:
+    """The weights one by one, merged and under the names that `save_policy` writes; only one merged copy at a time."""
+    for name, value in _merged_weights(model):
+        yield from revert_weight_conversion(model, {name: value}).items()
+
+
+def _merged_weights(model: PreTrainedModel) -> Iterator[tuple[str, torch.Tensor]]:
     modules: dict[str, Any] = dict(model.named_modules())
-    for name, module in modules.items():
-        if "lora_A" in dict(module.named_children()):
-            plain[f"{name}.weight"] = plain[f"{name}.weight"] + module.get_delta_weight("default")
-    return plain
+    for name, value in model.state_dict().items():
+        owner, _, rest = name.partition(".base_layer.weight")
+        if ".lora_" in name or rest:  # `rest`: the scales of a quantized weight
+            continue
+        if name.endswith(".base_layer.weight"):
+            layer = modules[owner]
+            base = dequantized(layer.base_layer).to(model.dtype) if is_quantized(layer.base_layer) else value
+            value = base + layer.get_delta_weight("default")
+        yield name.replace(".base_layer.", "."), value
 
 
 def _load_parts(path: str, name: str, options: ModelOptions) -> tuple[Any, Any, Any]:
@@ -243,11 +261,14 @@ def _load_errors(name: str) -> Iterator[None]:
         ) from cause
 
 
-def _prepare(model: PreTrainedModel, options: ModelOptions) -> None:
+def prepare_for_training(model: PreTrainedModel, options: ModelOptions, device: torch.device) -> None:
+    """Choose what is trained, add adapters, quantize; quantized weights move to `device`."""
     model.requires_grad_(True)
     if options.freeze_vision:
         for parameter in find_family(model.config.model_type).vision_parameters(model):
             parameter.requires_grad_(False)
+    if options.quantize is not None:
+        quantize_projections(model, device)
     if options.lora_rank:
         _add_adapters(model, options.lora_rank)
     if options.gradient_checkpointing:
@@ -264,6 +285,9 @@ def _add_adapters(model: PreTrainedModel, rank: int) -> None:
         ) from cause
     targets = find_family(model.config.model_type).adapter_targets()
     inject_adapter_in_model(LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=targets), model)
+    for name, parameter in model.named_parameters():
+        if ".lora_" in name:  # peft takes float32 where the base is quantized
+            parameter.data = parameter.data.to(model.dtype)
 
 
 class _quiet_transformers:

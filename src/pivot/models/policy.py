@@ -98,7 +98,8 @@ class Policy:
             p.requires_grad for p in self.family.vision_parameters(self.model)
         ):
             return self._encode(prompts)
-        with self._encoding:
+        # Without a graph: with gradient checkpointing Hugging Face asks for gradients of a frozen tower's inputs.
+        with self._encoding, torch.no_grad():
             missing = [p for p in prompts if (view, p.prompt.id) not in self._features]
             fresh = {p.prompt.id: f for p, f in zip(missing, self._encode(missing), strict=True)}
             self._keep(view, fresh)

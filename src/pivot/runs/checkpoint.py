@@ -15,6 +15,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError
 
@@ -22,7 +23,7 @@ from pivot import locks
 from pivot.checkpoint_reader import MANIFEST, find_damage
 from pivot.durable import disk_errors, finished_checkpoints, sha256, sync_folder, sync_tree, write_json
 from pivot.errors import UserError
-from pivot.experience import storage
+from pivot.experience import ExperienceBuffer, storage
 from pivot.training.trainer import Trainer
 
 STATE = "state.json"
@@ -30,21 +31,38 @@ VERSION = 1
 """Of state.json."""
 
 
-def save_state(trainer: Trainer, folder: Path) -> None:
-    """Everything that the next step depends on. All randomness but the buffer's is derived from (seed, step)."""
-    trainer.engine.save(folder)
-    trainer.sources.buffer.save(folder / "buffer")
-    write_json(
-        folder / STATE,
-        {
+@dataclass(frozen=True)
+class Boundary:
+    """What the next step depends on besides weights and optimizer, as it is between two steps."""
+
+    step: int
+    state: dict[str, Any]
+    buffer: ExperienceBuffer
+
+    @classmethod
+    def of(cls, trainer: Trainer) -> Boundary:
+        sources = trainer.sources
+        state = {
             "version": VERSION,
             "step": trainer.finished_steps,
-            "stream": trainer.sources.stream.state_dict(),
+            "stream": sources.stream.state_dict(),
             "gate": trainer.gate.state_dict(),
-            "keep_rates": trainer.sources.keep_rates.state_dict(),
+            "keep_rates": sources.keep_rates.state_dict(),
             "budgets": trainer.engine.budgets,
-        },
-    )
+        }
+        return cls(trainer.finished_steps, state, sources.buffer.snapshot())
+
+
+def save_state(trainer: Trainer, folder: Path, boundary: Boundary | None = None) -> None:
+    """Everything that the next step depends on. All randomness but the buffer's is derived from (seed, step).
+
+    Args:
+        boundary: of the last finished step, while the next one has changed no weight yet; None: as it is now.
+    """
+    boundary = boundary or Boundary.of(trainer)
+    trainer.engine.save(folder)
+    boundary.buffer.save(folder / "buffer")
+    write_json(folder / STATE, boundary.state)
 
 
 def load_state(trainer: Trainer, folder: Path) -> None:

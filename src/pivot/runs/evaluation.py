@@ -12,6 +12,7 @@ from rich.table import Table
 from pivot.config import Config, DataConfig
 from pivot.data.sources import named_splits
 from pivot.engines.base import Engine
+from pivot.engines.local import LocalEngine
 from pivot.errors import UserError
 from pivot.evaluate.sampling import GradedPrompt, evaluation_request, graded_samples
 from pivot.evaluate.scoring import as_graded, read_scores, summarise
@@ -135,9 +136,9 @@ def settings_of(config: Config, model: Policy | Engine, request: SampleRequest) 
     """How a run evaluates: as it trains."""
     min_pixels, max_pixels = model.encoder.image_limits
     grader = " + ".join(config.reward.functions) or config.reward.grader
-    sampler = "local" if isinstance(model, Policy) else model.name
-    if sampler == "local":
-        sampler = EvaluationSettings.engine  # `pivot eval` has its own name for it
+    sampler = EvaluationSettings.engine
+    if not isinstance(model, Policy):
+        sampler = model.sampler.name if isinstance(model, LocalEngine) else model.name
     return EvaluationSettings(
         request, grader, sampler, config.model.dtype, min_pixels, max_pixels, config.prompt
     )

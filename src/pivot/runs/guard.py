@@ -1,8 +1,9 @@
 """Watches the numbers of a run.
 
-`Guard` counts and names updates that were skipped because a value was not finite. The watches report spikes of loss and
-gradient, responses that stop following the format, and steps with too few groups. All of them are derived from the
-metrics of earlier steps, so a resumed run reports what an uninterrupted one would.
+`Guard` counts and names updates that were skipped because a value was not finite. The watches report spikes of loss
+and gradient, responses that stop following the format, steps with too few groups, and a sampler whose log-probs
+differ from the trainer's. All of them are derived from the metrics of earlier steps, so a resumed run reports what an
+uninterrupted one would.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ ENOUGH = 8
 """Steps before a spike is computed."""
 LARGE_SPIKE = 10.0
 """A spike of this size is reported."""
+MISMATCH = {"float32": 1e-4, "bfloat16": 1e-2}
+"""A sampler's divergence from the trainer is reported above this; rounding explains less."""
 LOST_FORMAT = 0.05
 """Reported when the share of well-formed responses falls by this much."""
 _TO_SIGMA = 1.4826
@@ -160,6 +163,26 @@ class GroupWatch:
         return (
             f"only {kept} of {wanted} groups have both right and wrong responses after {row['rollout/tries']} rounds "
             f"and {row['rollout/groups']} prompts; the step trains on those"
+        )
+
+
+class MismatchWatch:
+    """Notices a sampler that does not have the trainer's weights: the first time, then whenever it is twice as bad."""
+
+    def __init__(self, dtype: str, rows: Iterable[Mapping[str, Any]] = ()) -> None:
+        self._limit = self._next = MISMATCH[dtype]
+        for row in rows:
+            self.add(row)
+
+    def add(self, row: Mapping[str, Any]) -> str | None:
+        """Remember a step; a sentence if its mismatch is large."""
+        found = row.get("rollout/mismatch_kl")
+        if found is None or found <= self._next:
+            return None
+        self._next = 2 * found
+        return (
+            f"vLLM's log-probs differ from the trainer's: rollout/mismatch_kl is {found:.2g}, expected below "
+            f"{self._limit:g}; see docs/gpu.md"
         )
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pivot.experience import ExperienceBuffer
-from pivot.method import Method
+from pivot.method import Method, sampler_mismatch
 from pivot.rewards.judge import NOT_REWARDED
 from pivot.training.trainer import StepOutcome
 from pivot.types import Response, Reward, RolloutGroup
@@ -89,6 +89,7 @@ def _rollout(outcome: StepOutcome) -> Row:
         "rollout/length_max": max(lengths, default=0),
         "rollout/truncated_share": _mean([r.truncated for r in responses]),
         **_entropy(outcome, responses),
+        **_mismatch(outcome),
         "rollout/groups": len(selection.sampled),
         "rollout/groups_wanted": selection.quotas.total,
         "rollout/groups_kept": len(selection.kept),
@@ -106,6 +107,18 @@ def _entropy(outcome: StepOutcome, responses: Sequence[Response]) -> Row:
         return {"rollout/entropy": sum(known) / max(1, sum(map(len, responses)))}
     batch = outcome.batch
     return {} if batch is None else {"rollout/entropy": _masked_mean(batch.entropy_BT, batch.mask_BT)}
+
+
+def _mismatch(outcome: StepOutcome) -> Row:
+    """How far the sampler's log-probs are from the trainer's, on the tokens trained on; {} for the native sampler."""
+    batch = outcome.batch
+    if batch is None or batch.sampler_logprobs_BT is None:
+        return {}
+    found = sampler_mismatch(batch.clean_logprobs_BT, batch.sampler_logprobs_BT, batch.sampled_elsewhere_BT)
+    return {
+        "rollout/mismatch_kl": float(found.divergence),
+        "rollout/mismatch_max_ratio": float(found.max_ratio),
+    }
 
 
 def _visual(outcome: StepOutcome) -> Row:

@@ -26,10 +26,10 @@ from pivot.errors import UserError, nearest
 from pivot.evaluate.scoring import add_scores
 from pivot.runs.answers import AnswerWatch, answer_metrics
 from pivot.runs.card import write_card
-from pivot.runs.checkpoint import Checkpoint, CheckpointStore, load_state, save_state
+from pivot.runs.checkpoint import Boundary, Checkpoint, CheckpointStore, load_state, save_state
 from pivot.runs.evaluation import Evaluation
 from pivot.runs.folder import RunFolder
-from pivot.runs.guard import FormatWatch, GroupWatch, Guard, SpikeWatch, spike_message
+from pivot.runs.guard import FormatWatch, GroupWatch, Guard, MismatchWatch, SpikeWatch, spike_message
 from pivot.runs.metrics import machine_metrics, step_metrics
 from pivot.runs.progress import Progress
 from pivot.runs.resuming import Accept, find_start
@@ -114,11 +114,16 @@ class Run:
             config.train.steps, first_step=self.finished_steps + 1, quiet=quiet, stream=stream
         )
         # A request that is not made yet is false.
-        self.stopping = Stopping(config.checkpoint.stop_seconds) if stopping is None else stopping
+        patience = config.checkpoint.stop_seconds
+        by_signal = Stopping(patience, self._seconds_left, lambda: self._step_seconds or 0.0)
+        self.stopping: StopRequest = by_signal if stopping is None else stopping
         self._reason_of = reason_of or _reason_of
         self._more_trackers = trackers
         self.scores: dict[int, float] = {}
         """Validation accuracy by step."""
+        self._step_seconds: float | None = None
+        """Of the latest step; None before the first."""
+        self._saved_at = time.monotonic()
         self.id, self._written_config = folder.id, folder.read_config()
         self.folder.update_status(
             **_environment(), engine=engine, status="running", reason=None, saved_step=self.saved_step or None
@@ -197,13 +202,16 @@ class Run:
             self.progress.say(f"prompt: {config.prompt.summary}")
         self.progress.say(f"reward: {build.describe_reward(config)}")
         self.budgets = engine.budgets
+        self._saved_at = time.monotonic()
         self.progress.begin_steps()
 
     def _watch(self, engine: Engine) -> None:
         past, limit = self.folder.read_metrics(), self.config.train.max_bad_updates
         self.guard = Guard(self.folder, limit, self.progress.say, engine.nonfinite_weights, past)
+        self._step_seconds = past[-1].get("time/step") if past else None
         self.spikes, self.format, self.groups = SpikeWatch(past), FormatWatch(past), GroupWatch(past)
         self.answers = AnswerWatch(past)
+        self.mismatch = MismatchWatch(self.config.model.dtype, past)
 
     def _fitting(self, prompts: Prompts, engine: Engine) -> Prompts:
         """The prompts within `rollout.max_prompt_tokens`; too few for a step are an error."""
@@ -251,18 +259,37 @@ class Run:
 
     def _step(self) -> dict[str, Any]:
         """Take a step; write its metrics, and a checkpoint if one is due."""
-        config = self.config
-        outcome = self.trainer.step()
+        boundary = Boundary.of(self.trainer)
+        try:
+            outcome = self.trainer.step()
+        except Stopped:
+            if self._seconds_left() is not None and boundary.step > self.saved_step:
+                self._save(boundary)
+            raise
         row = self._row(outcome)
         self._write(outcome, row)
         self.guard.observe(outcome)
-        if outcome.step % config.checkpoint.every == 0 or outcome.step == config.train.steps:
+        self._step_seconds = row["time/step"]
+        if self._save_is_due(outcome.step):
             self._save()
         self.progress.step_done(outcome.step, row)
         self.finished_steps = outcome.step
         for tracker in self.trackers:
             tracker.write(outcome.step, row)
         return row
+
+    def _save_is_due(self, step: int) -> bool:
+        """Every so many steps, at the end, and where the next step would leave too much work unsaved."""
+        checkpoint = self.config.checkpoint
+        at_stake = time.monotonic() - self._saved_at + (self._step_seconds or 0.0)
+        is_long = at_stake > 60 * checkpoint.minutes
+        return step % checkpoint.every == 0 or step == self.config.train.steps or is_long
+
+    def _seconds_left(self) -> float | None:
+        """Expected until the step ends; None if its update has begun, so that the step before it is gone."""
+        if max(self.trainer.finished_steps, self.trainer.updating_step) > self.finished_steps:
+            return None
+        return max(0.0, (self._step_seconds or 0.0) - self.progress.clock.elapsed)
 
     def _row(self, outcome: StepOutcome) -> dict[str, Any]:
         """The step's row of metrics.jsonl, with a validation if one is due; reports what a user should see."""
@@ -273,7 +300,7 @@ class Run:
         row |= answer_metrics(outcome.selection.sampled)
         spikes = self.spikes.spikes(row)
         self.spikes.add(row)
-        watches = (self.format, self.groups, self.answers)
+        watches = (self.format, self.groups, self.answers, self.mismatch)
         for sentence in (spike_message(spikes), *(watch.add(row) for watch in watches)):
             if sentence:
                 self.progress.say(f"step {step}: {sentence}")
@@ -311,17 +338,17 @@ class Run:
             self.folder.append_rollouts(rollout_records(outcome, self.trainer.engine, log.rollouts_per_step))
         self.folder.append_metrics(row)
 
-    def _save(self) -> None:
+    def _save(self, boundary: Boundary | None = None) -> None:
         trainer, step = self.trainer, self.trainer.finished_steps
         self.guard.check_weights(step)
         origin = Origin(self.id, step, self._written_config, self.folder.rows)
 
         def write(folder: Path) -> None:
-            save_state(trainer, folder)
+            save_state(trainer, folder, boundary)
             origin.write(folder)
 
         self.store.save(step, write, score=self.scores.get(step))
-        self.saved_step = step
+        self.saved_step, self._saved_at = step, time.monotonic()
         self.folder.update_status(saved_step=step)
 
     # The end -----------------------------------------------------------------------------------------------

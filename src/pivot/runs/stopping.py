@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import Any, Protocol, Self
@@ -11,6 +12,10 @@ from typing import Any, Protocol, Self
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 STOPPED = 3
 """Exit code of a run that a signal stopped and that can be resumed."""
+QUICK_SECONDS = 30.0
+"""A step that is expected to end this soon after a signal is finished; schedulers often kill after 30 seconds."""
+SLOWEST_SECONDS = 120.0
+"""That a step has to finish at least, where nothing else is set."""
 LAST_SECONDS = 10.0
 """For closing everything once a step is abandoned; then the process exits."""
 
@@ -38,11 +43,23 @@ class Stopping:
     """SIGINT, SIGTERM and SIGHUP end a run after its step, with a checkpoint; a second SIGINT ends it at once.
 
     While `stepping` is false (a model is being loaded or evaluated) the first signal ends it at once too. A step that
-    takes longer than `patience` seconds after the signal is abandoned: the run resumes from the last checkpoint.
+    would take too long and has changed no weight yet is given up at once, so that the step before it can be saved.
+    Any other step that takes longer than `patience` seconds after the signal is abandoned.
     """
 
-    def __init__(self, patience: float) -> None:
-        self._patience = patience
+    def __init__(
+        self,
+        patience: float | None = None,
+        seconds_left: Callable[[], float | None] = lambda: None,
+        step_seconds: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        """Without a given patience it follows the measured times.
+
+        Args:
+            seconds_left: expected until the step ends; None if it can no longer be given up without loss.
+            step_seconds: of a whole step, as measured.
+        """
+        self._patience, self._seconds_left, self._step_seconds = patience, seconds_left, step_seconds
         self.signal: signal.Signals | None = None
         self.stepping = False
         self.abandoned = False
@@ -56,7 +73,14 @@ class Stopping:
     def reason(self) -> str:
         """For run.json, e.g. `SIGTERM` or `SIGTERM, step abandoned after 120 s`."""
         name = self.signal.name if self.signal else "stopped"
-        return f"{name}, step abandoned after {self._patience:g} s" if self.abandoned else name
+        return f"{name}, step abandoned after {self.patience:g} s" if self.abandoned else name
+
+    @property
+    def patience(self) -> float:
+        """Seconds that a step has to finish and be saved."""
+        if self._patience is not None:
+            return self._patience
+        return max(SLOWEST_SECONDS, 2 * self._step_seconds())
 
     def __enter__(self) -> Self:
         try:
@@ -84,14 +108,19 @@ class Stopping:
         self.signal = signal.Signals(number)
         if not self.stepping:
             raise Stopped
-        signal.setitimer(signal.ITIMER_REAL, self._patience)
+        signal.setitimer(signal.ITIMER_REAL, self.patience)
+        left = self._seconds_left()
+        if left is not None and left > (QUICK_SECONDS if self._patience is None else self._patience):
+            _say(f"{self.signal.name}: this step needs {left:.0f} s more; saving the one before it")
+            raise Stopped
         _say(f"{self.signal.name}: finishing this step, then saving (Ctrl-C to quit at once)")
 
     def _abandon(self, _: int, __: FrameType | None) -> None:
         if self.abandoned:
             os._exit(STOPPED)  # closing takes too long
         self.abandoned = True
-        signal.setitimer(signal.ITIMER_REAL, LAST_SECONDS)
+        can_save = self._seconds_left() is not None
+        signal.setitimer(signal.ITIMER_REAL, max(LAST_SECONDS, self.patience) if can_save else LAST_SECONDS)
         raise Stopped
 
 

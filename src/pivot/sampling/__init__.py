@@ -1,6 +1,14 @@
 """Sampling: G responses per prompt, by this project's own decoder (`native`) or by vLLM (`vllm_sampler`)."""
 
-from pivot.sampling.base import Sampler, SampleRequest, Sampling
+from pivot.sampling.base import PolicySampler, Sampler, SampleRequest, Sampling, choose_sampler
 from pivot.sampling.native import NativeSampler, sample_responses
 
-__all__ = ["NativeSampler", "SampleRequest", "Sampler", "Sampling", "sample_responses"]
+__all__ = [
+    "NativeSampler",
+    "PolicySampler",
+    "SampleRequest",
+    "Sampler",
+    "Sampling",
+    "choose_sampler",
+    "sample_responses",
+]

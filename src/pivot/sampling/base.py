@@ -1,14 +1,19 @@
-"""What can be asked of a sampler, and the interface that all samplers have."""
+"""What can be asked of a sampler, the interface that all samplers have, and which of them a machine uses."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from importlib.util import find_spec
+from typing import Literal, Protocol
+
+import torch
 
 from pivot.errors import UserError
-from pivot.types import Prompt, Response
+from pivot.types import PreparedPrompt, Prompt, Response
+
+SamplerName = Literal["native", "vllm"]
 
 
 @dataclass(frozen=True)
@@ -66,3 +71,38 @@ class Sampler(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+class PolicySampler(Protocol):
+    """A `Sampler` of the policy that this process trains, for training and for evaluations alike."""
+
+    name: SamplerName
+
+    def sample(
+        self, prompts: Sequence[Prompt] | Sequence[PreparedPrompt], request: SampleRequest
+    ) -> Iterator[tuple[int, list[Response]]]:
+        """As `Sampler.sample`, at the policy's current weights."""
+        ...
+
+    def weights_changed(self) -> None:
+        """The policy was updated."""
+        ...
+
+    def sleep(self) -> None:
+        """Free device memory until the next sample."""
+        ...
+
+    def close(self) -> None: ...
+
+
+def choose_sampler(wanted: Literal["auto", "native", "vllm"], device: torch.device) -> SamplerName:
+    """`auto` is vLLM on a GPU where vLLM is installed, else native."""
+    first = device.type == "cuda" and not device.index
+    if wanted == "auto":
+        return "vllm" if first and find_spec("vllm") is not None else "native"
+    if wanted == "vllm" and not first and torch.cuda.is_available():
+        raise UserError(
+            f"vLLM samples on the first visible GPU, but the device is {device}; set CUDA_VISIBLE_DEVICES instead, or "
+            "use the native sampler"
+        )
+    return wanted

@@ -25,9 +25,9 @@ from pivot.models.decoding import Continuation
 from pivot.models.family import EncodedPrompt
 from pivot.models.memory import within_memory
 from pivot.models.policy import Policy
-from pivot.sampling.base import SampleRequest, Sampling
+from pivot.sampling.base import SampleRequest, SamplerName, Sampling
 from pivot.seeding import stable_seed
-from pivot.types import Prompt, Response
+from pivot.types import PreparedPrompt, Prompt, Response
 
 CHUNK = 64
 """Prompts that `NativeSampler` encodes at once."""
@@ -49,7 +49,9 @@ NUCLEUS = 256
 
 
 class NativeSampler:
-    """The policy in this process; draws fewer sequences at once when memory runs out."""
+    """The policy in this process, at the weights that it has; holds fewer tokens when memory runs out."""
+
+    name: SamplerName = "native"
 
     def __init__(self, policy: Policy, batch_tokens: int | None = None, *, halve_on_oom: bool = True) -> None:
         self.policy = policy
@@ -60,6 +62,16 @@ class NativeSampler:
         self._may_halve = halve_on_oom
 
     def sample(
+        self, prompts: Sequence[Prompt] | Sequence[PreparedPrompt], request: SampleRequest
+    ) -> Iterator[tuple[int, list[Response]]]:
+        """Encoded prompts are decoded as they are, and their image features stay cached for scoring."""
+        encoded = [prompt for prompt in prompts if isinstance(prompt, EncodedPrompt)]
+        if encoded:
+            assert len(encoded) == len(prompts)
+            return enumerate(self.draw(encoded, request))
+        return self._encode_and_draw([p for p in prompts if isinstance(p, Prompt)], request)
+
+    def _encode_and_draw(
         self, prompts: Sequence[Prompt], request: SampleRequest
     ) -> Iterator[tuple[int, list[Response]]]:
         policy = self.policy
@@ -103,6 +115,10 @@ class NativeSampler:
             return False
         self.batch_tokens = used // 2
         return True
+
+    def weights_changed(self) -> None: ...
+
+    def sleep(self) -> None: ...
 
     def close(self) -> None: ...
 

@@ -103,6 +103,7 @@ def build_batch(
     # Wide enough for the anchors too: Off-SFT puts them into the same rows.
     width = max([len(r) for _, r in rows] + [len(g.anchor.token_ids_T) for g in groups if g.anchor])
     means, by_index = zip(*(_anchor_row(group.anchor, width, sum_anchor) for group, _ in rows), strict=True)
+    sampled = [response.sampler_logprobs_T for _, response in rows]
     group_size = len(groups[0].responses)
     sizes = torch.tensor(minibatch_sizes(len(groups), minibatch_groups))
     return Batch(
@@ -117,6 +118,7 @@ def build_batch(
         clean_logprobs_BT=padded(clean),
         entropy_BT=padded(response.entropy_T for _, response in rows),
         old_logprobs_BT=padded(response.logprobs_T for _, response in rows),
+        sampler_logprobs_BT=None if all(values is None for values in sampled) else padded(sampled),
         off_policy_B=torch.tensor(is_old),
         anchor_logprob_B=torch.stack(means),
         anchor_logprobs_BT=torch.stack(by_index),

@@ -125,6 +125,7 @@ def plan_of(config: Config) -> StepPlan:
         store_logprobs=config.method.trains_on_experience if stored is None else stored,
         overlong_cache=config.reward.overlong_cache,
         mask_truncated=config.reward.mask_truncated,
+        importance_cap=config.sampling.importance_cap,
     )
 
 

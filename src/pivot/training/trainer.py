@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pivot.engines.base import Engine, ScoreRequest, Skipped
 from pivot.experience import ReplayGate, StoredResponse
-from pivot.method import Batch, Diagnostics, Method, allocate_advantage
+from pivot.method import Batch, Diagnostics, Method, allocate_advantage, truncated_importance
 from pivot.models.encoding import UnreadablePrompt
 from pivot.models.rows import PromptWithResponses
 from pivot.rewards.judge import Judge
@@ -48,6 +48,8 @@ class StepPlan:
     """Tokens before the longest response over which DAPO's penalty grows; 0: none."""
     mask_truncated: bool = False
     """Leave truncated responses out of the loss."""
+    importance_cap: float | None = None
+    """Weigh tokens by the truncated ratio of trainer and sampler, where another program samples."""
 
 
 @dataclass
@@ -92,6 +94,8 @@ class Trainer:
     anchor_selector: AnchorSelector
     clock: PhaseClock
     finished_steps: int = 0
+    updating_step: int = 0
+    """The latest step whose update has begun: from then on the weights are no longer those of the step before."""
 
     def step(self) -> StepOutcome:
         """Sample until the step is full, then record, anchor, score, allocate and update."""
@@ -112,6 +116,7 @@ class Trainer:
             outcome.groups, batch = self._batch(selection.kept, step)
             batch = self._score(outcome.groups, batch, step)  # log p, log q, H
             batch, outcome.diagnostics = allocate_advantage(self.method, batch)  # Eq. 2, 10-15: A_final
+            self.updating_step = step
             outcome.update = self._update(outcome.groups, batch, outcome.lr)  # Eq. 3, 8, 9, 16
             outcome.batch = batch
         self.finished_steps = step
@@ -237,6 +242,7 @@ class Trainer:
 
     def _score(self, groups: Sequence[RolloutGroup], batch: Batch, step: int) -> Batch:
         """The passes that sampling did not make: the corrupted image, the reference, and a clean one if needed."""
+        cap = self.plan.importance_cap
         width, units = batch.mask_BT.shape[1], units_of(groups)
         with self.clock.phase("score"):
             if self.plan.recompute_logprobs or _lacks_logprobs(groups):
@@ -248,6 +254,10 @@ class Trainer:
                 batch = replace(
                     batch, clean_logprobs_BT=clean_BT, entropy_BT=entropy_BT, old_logprobs_BT=old_BT
                 )
+            if cap is not None and batch.sampler_logprobs_BT is not None:
+                sampler_BT, known_BT = batch.sampler_logprobs_BT, batch.sampled_elsewhere_BT
+                weight_BT = truncated_importance(batch.clean_logprobs_BT, sampler_BT, known_BT, cap=cap)
+                batch = replace(batch, importance_weight_BT=weight_BT)
             if self.method.needs_corrupted:
                 found = self.engine.score(ScoreRequest(units, step, "corrupted"))
                 has_image_B = torch.tensor([bool(g.prompt.images) for g in groups for _ in g.responses])
@@ -297,7 +307,7 @@ def _replayable(group: RolloutGroup) -> list[Response]:
 
 
 def _lacks_logprobs(groups: Sequence[RolloutGroup]) -> bool:
-    """Whether the sampler knows only its truncated distribution."""
+    """Whether another program sampled."""
     return any(response.logprobs_T is None for group in groups for response in group.responses)
 
 

@@ -14,9 +14,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any, TextIO
@@ -28,11 +29,13 @@ from pivot.durable import read_json, write_json
 from pivot.engines.settings import model_options
 from pivot.engines.verl.compose import ClusterOptions, Launch, compose, device_of
 from pivot.errors import UserError
+from pivot.jsonl import read_rows
 from pivot.models.loading import check_folder
 from pivot.rewards.judge import MEMORY
 from pivot.runs.folder import RunFolder, read_status
 from pivot.runs.resuming import Accept, find_start
 from pivot.runs.run import RunResult
+from pivot.runs.stopping import Stopping
 
 PARENT = "PIVOT_PARENT"
 """Environment variable: the process of `pivot train`."""
@@ -116,7 +119,7 @@ def _run(config: Config, out: Path, cluster: ClusterOptions, *, resume: bool, qu
     temporary = Path(tempfile.mkdtemp(prefix="pivot-", dir="/tmp" if os.path.isdir("/tmp") else None))
     try:
         launch = compose(config, cluster, out, resume=resume, temporary=temporary)
-        child = _Child(launch, out, config.checkpoint.stop_seconds, quiet)
+        child = _Child(launch, out, partial(_patience, config, out), quiet)
         if cluster.address is None:
             child.private |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
         code = child.wait()
@@ -131,6 +134,14 @@ def _run(config: Config, out: Path, cluster: ClusterOptions, *, resume: bool, qu
         raise RunFailed(_reason(out, status, code))
     rows = (out / "metrics.jsonl").read_bytes().splitlines() if (out / "metrics.jsonl").exists() else []
     return RunResult(out, len(rows), status["status"] == "finished")
+
+
+def _patience(config: Config, out: Path) -> float:
+    """`checkpoint.stop_seconds`, or by the latest step's time."""
+    rows = read_rows(out / "metrics.jsonl")
+    return Stopping(
+        config.checkpoint.stop_seconds, step_seconds=lambda: rows[-1]["time/step"] if rows else 0.0
+    ).patience
 
 
 def _reason(out: Path, status: Mapping[str, Any], code: int) -> str:
@@ -150,7 +161,7 @@ class _Child:
 
     launch: Launch
     out: Path
-    patience: float
+    patience: Callable[[], float]
     """Seconds that a step may take to finish and be saved after a request to stop."""
     quiet: bool
     asked: list[signal.Signals] = field(default_factory=list)
@@ -194,13 +205,13 @@ class _Child:
             return True
         name = self.asked[0].name
         if self._deadline is None:
-            self._deadline = time.monotonic() + self.patience
+            self._deadline = time.monotonic() + self.patience()
             (self.out / STOP).write_text(name, encoding="ascii")
             print(f"{name}: saving after this step (Ctrl-C to quit at once)", file=sys.stderr)
         if signal.SIGINT in self.asked[1:]:
             self.abandoned = "interrupted twice"
         elif time.monotonic() > self._deadline:
-            self.abandoned = f"{name}, step abandoned after {self.patience:g} s"
+            self.abandoned = f"{name}, step abandoned after {self.patience():g} s"
         return self.abandoned is None
 
     @contextmanager
@@ -276,6 +287,13 @@ def check_supported(config: Config) -> None:
         raise UserError("--engine verl trains all weights: model.lora_rank needs --engine local")
     if config.model.freeze_vision:
         raise UserError("--engine verl trains all weights: model.freeze_vision needs --engine local")
+    if config.train.optimizer != "adamw" or config.train.offload_optimizer:
+        raise UserError(
+            "--engine verl shards AdamW's state over the GPUs: train.optimizer and train.offload_optimizer need "
+            "--engine local"
+        )
+    if config.train.deterministic:
+        raise UserError("train.deterministic needs --engine local")
 
     if any(name.startswith(MEMORY) for name in config.reward.functions):
         raise UserError(

@@ -15,6 +15,7 @@ from PIL import Image
 from pivot.data import DataSet, DataSpec
 from pivot.data.images import open_rgb
 from pivot.errors import UserError
+from pivot.evaluate import benchmarks
 from pivot.evaluate.benchmarks import BENCHMARKS, hallusionbench, load, we_math
 from pivot.evaluate.matching import LETTERS, BenchmarkJudge
 from pivot.evaluate.scoring import Graded
@@ -370,7 +371,7 @@ def test_a_benchmark_of_ones_own_module_is_named_module_and_name(tmp_path, monke
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "test.parquet")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.path", [*sys.path])
-    monkeypatch.setattr("pivot.evaluate.benchmarks.BENCHMARKS", dict(BENCHMARKS))
+    monkeypatch.setattr(benchmarks, "BENCHMARKS", dict(BENCHMARKS))
     name = "my_benchmark:MINE"
     (found,) = load_sets([name], SetOptions({name: "test.parquet"}))
     assert (found.name, len(found.prompts), found.notes) == ("mine", 2, ())

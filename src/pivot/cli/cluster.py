@@ -12,6 +12,9 @@ from pivot.errors import UserError
 if TYPE_CHECKING:
     from pivot.runs.run import RunResult
 
+OPTIONS = ("nodes", "gpus", "address", "rollout", "verl", "dry-run")
+"""Options that only verl has."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("where it runs (docs/cluster.md)")
@@ -46,10 +49,17 @@ def is_asked(args: argparse.Namespace, resumed: Path | None) -> bool:
     if resumed is not None:
         from pivot.engines.verl.launch import saved_options
 
-        return saved_options(resumed) is not None
+        used_verl = saved_options(resumed) is not None
+        given = [name for name in OPTIONS if vars(args)[name.replace("-", "_")]]
+        given += ["engine verl"] * (args.engine == "verl" and not used_verl)
+        if given:
+            raise UserError(
+                f"{resumed} runs on its own engine, nodes and settings; leave out --{', --'.join(given)}"
+            )
+        return used_verl
     if args.engine == "verl":
         return True
-    for name in ("nodes", "gpus", "address", "rollout", "verl", "dry-run"):
+    for name in OPTIONS:
         if vars(args)[name.replace("-", "_")]:
             raise UserError(f"--{name} needs --engine verl; the local engine is one process")
     return False
@@ -61,8 +71,6 @@ def run(args: argparse.Namespace, out: Path, config: Config | None) -> RunResult
     from pivot.engines.verl.compose import ClusterOptions
 
     if config is None:
-        if any((args.nodes, args.gpus, args.address, args.rollout, args.verl)):
-            raise UserError("--resume uses the run's own nodes, GPUs and settings; leave these options out")
         return launch.resume(out, quiet=args.quiet)
     for name in ("nodes", "gpus"):
         if getattr(args, name) is not None and getattr(args, name) < 1:

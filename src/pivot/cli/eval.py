@@ -95,14 +95,13 @@ def run(args: argparse.Namespace) -> int:
     console = Console()
     targets = [find_target(name) for name in dict.fromkeys(args.model)]
     settings = settings_for(targets, args)
-    names = expand([name.strip() for name in args.benchmarks.split(",") if name.strip()])
-    sets = load_sets(names, SetOptions(_paths(args.path, names), args.limit, args.strict, args.papo_eval))
+    sets = chosen_sets(args)
     for note in (note for chosen in sets for note in chosen.notes):
         print(f"pivot eval: {note}", file=sys.stderr)
     entries: dict[str, list[Entry]] = {}
     try:
         for target, out in zip(targets, folders(targets, args.out), strict=True):
-            entries[target.name] = _evaluate(target, sets, settings[target.name], out, args)
+            entries[target.name] = evaluate_target(target, sets, settings[target.name], out, args)
             console.print(eval_tables.terminal_table(target.name, entries[target.name]))
             console.print(f"samples and scores: {out}", highlight=False, soft_wrap=True)
     except KeyboardInterrupt:
@@ -114,6 +113,12 @@ def run(args: argparse.Namespace) -> int:
             print(f"\n{text}", end="")
         console.print(f"Markdown, LaTeX and CSV: {folder}", highlight=False, soft_wrap=True)
     return 0
+
+
+def chosen_sets(args: argparse.Namespace) -> list[EvaluationSet]:
+    """The sets that --benchmarks names."""
+    names = expand([name.strip() for name in args.benchmarks.split(",") if name.strip()])
+    return load_sets(names, SetOptions(_paths(args.path, names), args.limit, args.strict, args.papo_eval))
 
 
 def settings_for(targets: list[Target], args: argparse.Namespace) -> dict[str, EvaluationSettings]:
@@ -149,7 +154,7 @@ def folders(targets: list[Target], out: Path | None) -> list[Path]:
     ]
 
 
-def _evaluate(
+def evaluate_target(
     target: Target,
     sets: list[EvaluationSet],
     settings: EvaluationSettings,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 from pivot import recipes
 from pivot.config.loading import apply_settings, load_file, overlay
+from pivot.config.methods import find_method
 from pivot.config.sections import Config
 from pivot.config.validation import validate
 
@@ -97,7 +99,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def from_arguments(args: argparse.Namespace, default_recipe: str | None = None) -> Config:
     """The configuration from the options of `add_arguments`."""
     recipe = args.recipe or (default_recipe if args.config is None else None)
-    shortcuts = Shortcuts(
+    return resolve(recipe, config_file=args.config, settings=args.settings, **_shortcuts(args))
+
+
+def over_run(stored: Config, args: argparse.Namespace) -> Config:
+    """A run's configuration with the options that were given, to be compared with it."""
+    asked = overlay(stored, {} if args.config is None else load_file(args.config))
+    if args.recipe is not None:
+        asked = replace(asked, recipe=args.recipe)
+    # The method's name alone says nothing about its settings, which are the run's.
+    same_method = args.method is not None and find_method(args.method).name == stored.method.name
+    for name, value in _shortcuts(args).items():
+        if value is not None and not (name == "method" and same_method):
+            asked = overlay(asked, _nested(SHORTCUTS[name], value))
+    asked = apply_settings(asked, args.settings)
+    validate(asked)
+    return asked
+
+
+def _shortcuts(args: argparse.Namespace) -> Shortcuts:
+    return Shortcuts(
         method=args.method,
         corruption=args.corruption,
         steps=args.steps,
@@ -105,7 +126,6 @@ def from_arguments(args: argparse.Namespace, default_recipe: str | None = None) 
         model=args.model,
         data=args.data,
     )
-    return resolve(recipe, config_file=args.config, settings=args.settings, **shortcuts)
 
 
 def add_model_settings(parser: argparse.ArgumentParser, graders: Sequence[str] = ()) -> None:

@@ -22,6 +22,7 @@ from pivot.data.formats import (
     SkippedRow,
 )
 from pivot.data.images import MISSING, ImageError, ImageFinder, ReadableImage
+from pivot.data.memory import MemoryRows
 from pivot.data.sources import RawRow, Rows, download, open_rows, split_of
 from pivot.data.template import IMAGE_MARK
 from pivot.errors import UserError
@@ -163,8 +164,10 @@ def load_format(known: Format, spec: DataSpec) -> DataSet:
     return DataSet(data.name, split, data.rows, data.num_duplicates, _count_warnings(known, spec, data))
 
 
-def _open(known: Format, spec: DataSpec) -> tuple[Rows, ImageFinder, str]:
+def _open(known: Format, spec: DataSpec) -> tuple[Rows | MemoryRows, ImageFinder, str]:
     """The rows, the finder of their images, and the split: the requested one or that of a local file's name."""
+    if spec.rows is not None:
+        return MemoryRows(spec.rows), ImageFinder(Path.cwd()), spec.split or known.split
     if spec.path is not None:
         path = Path(spec.path).expanduser()
         split = spec.split or split_of(path) or known.split

@@ -11,6 +11,7 @@ from typing import Any
 from rich.table import Table
 
 from pivot.config import Config
+from pivot.data import MEMORY
 from pivot.engines.base import Engine
 from pivot.errors import UserError
 from pivot.evaluate.sampling import GradedPrompt, evaluation_request, graded_samples
@@ -58,8 +59,9 @@ class Evaluation:
         if data.validation is not None and split == data.validation_split:
             return self._load(data.validation, split, size)
         if _is_one_file(data.train):
+            named = "the data" if data.train == MEMORY else data.train
             self.progress.say(
-                f"{data.train} is one file, so nothing is held out: set data.validation=FILE for a validation set"
+                f"{named} is one set of rows, so nothing is held out: set data.validation=FILE for a validation set"
             )
             return None
         try:
@@ -117,7 +119,8 @@ def settings_of(config: Config, model: Policy | Engine, request: SampleRequest) 
 
 
 def _is_one_file(name: str) -> bool:
-    return Path(name).expanduser().is_file()
+    """A file, or rows in memory: a set without splits."""
+    return name == MEMORY or Path(name).expanduser().is_file()
 
 
 def before_after_table(run: Path) -> Table | None:

@@ -6,7 +6,7 @@ import platform
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,6 +22,8 @@ from pivot.engines.base import Engine
 from pivot.engines.local import LocalEngine
 from pivot.errors import UserError
 from pivot.evaluate.scoring import add_scores
+from pivot.jsonl import read_rows
+from pivot.runs.callbacks import Callback, Callbacks
 from pivot.runs.card import write_card
 from pivot.runs.checkpoint import Checkpoint, CheckpointStore, load_state, save_state
 from pivot.runs.evaluation import Evaluation
@@ -47,10 +49,31 @@ class RunResult:
     folder: Path
     steps: int
     finished: bool
-    """False if it was stopped; `--resume` continues it."""
+    """False if it was stopped; `--resume` or `pivot.resume` continues it."""
+
+    @property
+    def model(self) -> Path:
+        """The newest checkpoint's model, an ordinary Hugging Face folder."""
+        return self.folder / "checkpoints" / f"step-{self.steps}" / "model"
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        """The rows of metrics.jsonl, one per step."""
+        return read_rows(self.folder / "metrics.jsonl")
 
 
-def train(config: Config, out: Path, *, quiet: bool = False) -> RunResult:
+@dataclass(frozen=True)
+class InProcess:
+    """What a caller in this process adds to a configuration: Python objects, which config.json cannot hold."""
+
+    rows: Sequence[Mapping[str, Any]] | None = None
+    """The training set, where `data.train` is `memory`."""
+    reward: Callable[..., Any] | None = None
+    """A reward function."""
+    callbacks: Sequence[Callback] = ()
+
+
+def train(config: Config, out: Path, *, quiet: bool = False, inside: InProcess | None = None) -> RunResult:
     """Train from the beginning into a new folder.
 
     Example:
@@ -58,13 +81,14 @@ def train(config: Config, out: Path, *, quiet: bool = False) -> RunResult:
     """
     with RunFolder.create(out) as folder:
         folder.write_config(to_dict(config))
-        return Run(config, folder, quiet=quiet).go(LocalEngine.open)
+        return Run(config, folder, quiet=quiet, inside=inside).go(LocalEngine.open)
 
 
-def resume(out: Path, *, quiet: bool = False) -> RunResult:
+def resume(out: Path, *, quiet: bool = False, inside: InProcess | None = None) -> RunResult:
     """Continue exactly where a run stopped."""
     with RunFolder.open(out) as folder:
-        return Run(from_dict(folder.read_config()), folder, resume=True, quiet=quiet).go(LocalEngine.open)
+        run = Run(from_dict(folder.read_config()), folder, resume=True, quiet=quiet, inside=inside)
+        return run.go(LocalEngine.open)
 
 
 class Run:
@@ -81,6 +105,7 @@ class Run:
         stopping: StopRequest | None = None,
         reason_of: Callable[[BaseException], str] | None = None,
         trackers: Callable[[], list[Tracker]] = list,
+        inside: InProcess | None = None,
     ) -> None:
         """Sets up the folder.
 
@@ -89,8 +114,11 @@ class Run:
             stopping: how the run is asked to stop; by default by signals.
             reason_of: an error in one sentence, for run.json.
             trackers: opens trackers besides those of the configuration.
+            inside: rows, reward function and callbacks of the calling process.
         """
         self.config, self.folder = config, folder
+        self._inside = inside or InProcess()
+        self._callbacks = Callbacks(self._inside.callbacks)
         self.store = CheckpointStore(folder.path, config.checkpoint.keep_last)
         self.start = _find_start(folder, self.store) if resume else None
         self.finished_steps = self.saved_step = self.start.step if self.start else 0
@@ -119,9 +147,11 @@ class Run:
                     finished = self._finish()
             except Stopped:
                 finished = False
+            result = RunResult(self.folder.path, self.finished_steps, finished)
+            self._callbacks.call("on_end", result)
         reason = None if finished else self.stopping.reason
         self.folder.update_status(status="finished" if finished else "stopped", reason=reason)
-        return RunResult(self.folder.path, self.finished_steps, finished)
+        return result
 
     @contextmanager
     def recording_failure(self) -> Iterator[None]:
@@ -139,13 +169,13 @@ class Run:
     @cached_property
     def prompts(self) -> Prompts:
         """The training set."""
-        return training_prompts(self.config)
+        return training_prompts(self.config, self._inside.rows)
 
     # Beginning ---------------------------------------------------------------------------------------------
 
     def _begin(self, open_engine: OpenEngine, stack: ExitStack) -> None:
         config, start = self.config, self.start
-        judge = build.build_judge(config)
+        judge = build.build_judge(config, self._inside.reward)
         stack.callback(judge.close)
         self.progress.say(f"loading {config.model.path} and {config.data.train}")
         prompts = self.prompts  # unusable data is an error before a model is loaded
@@ -211,6 +241,7 @@ class Run:
         self.finished_steps = outcome.step
         for tracker in self.trackers:
             tracker.write(outcome.step, row)
+        self._callbacks.call("on_step", outcome.step, row)
         return row
 
     def _row(self, outcome: StepOutcome) -> dict[str, Any]:
@@ -228,6 +259,8 @@ class Run:
         if self.validation and (step % config.eval.every == 0 or step == config.train.steps):
             row |= self.evaluation.validate(self.validation)
             self.scores[step] = row["eval/accuracy"]
+            scores = {key.removeprefix("eval/"): row[key] for key in row if key.startswith("eval/")}
+            self._callbacks.call("on_eval", step, {"name": "validation", **scores})
         return row
 
     def _budgets(self, step: int) -> dict[str, int]:
@@ -255,8 +288,9 @@ class Run:
     def _save(self) -> None:
         trainer, step = self.trainer, self.trainer.finished_steps
         self.guard.check_weights(step)
-        self.store.save(step, lambda folder: save_state(trainer, folder), score=self.scores.get(step))
+        saved = self.store.save(step, lambda folder: save_state(trainer, folder), score=self.scores.get(step))
         self.saved_step = step
+        self._callbacks.call("on_checkpoint", step, saved.path)
 
     # The end -----------------------------------------------------------------------------------------------
 
@@ -273,7 +307,10 @@ class Run:
 
     def _measure(self, when: str) -> None:
         if self.sets:
-            add_scores(self.folder.path / "eval" / "scores.json", self.evaluation.table(self.sets, when))
+            entries = self.evaluation.table(self.sets, when)
+            add_scores(self.folder.path / "eval" / "scores.json", entries)
+            for entry in entries:
+                self._callbacks.call("on_eval", self.finished_steps, entry)
 
 
 def _find_start(folder: RunFolder, store: CheckpointStore) -> Checkpoint | None:

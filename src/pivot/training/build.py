@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any
 
 from pivot.config import Config
+from pivot.data import MEMORY
 from pivot.engines.base import Engine
+from pivot.errors import UserError
 from pivot.experience import ExperienceBuffer, ReplayGate
 from pivot.method import Replay
+from pivot.rewards.in_process import CallableJudge
 from pivot.rewards.judge import FunctionJudge, Judge, VerifierJudge
 from pivot.sampling import Sampling
 from pivot.training.anchors import AnchorSelector
@@ -19,8 +23,17 @@ from pivot.training.trainer import StepPlan, Trainer
 from pivot.types import Prompt
 
 
-def build_judge(config: Config) -> Judge:
+def build_judge(config: Config, function: Callable[..., Any] | None = None) -> Judge:
+    """Who rewards responses: `function` of this process, `reward.function`, or the verifier."""
     reward = config.reward
+    if function is not None:
+        return CallableJudge(function, reward.timeout, reward.grader)
+    if reward.function is not None and reward.function.startswith(f"{MEMORY}:"):
+        name = reward.function.partition(":")[2]
+        raise UserError(
+            f"this run is rewarded by the Python function {name}, which its folder does not hold: continue it from "
+            "Python with pivot.resume(RUN, reward=FUNCTION)"
+        )
     if reward.function is not None:
         return FunctionJudge(reward.function, reward.timeout, reward.grader)
     return VerifierJudge(reward.grader, reward.workers)

@@ -6,11 +6,12 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from pivot.config import Config, DataConfig
-from pivot.data import DataSpec, load
+from pivot.data import MEMORY, DataSpec, load
 from pivot.errors import UserError
 from pivot.models.encoding import PromptEncoder
 from pivot.tiny import procedural
@@ -31,8 +32,18 @@ class Prompts:
         return len(self.by_id)
 
 
-def load_prompts(name: str, split: str, size: int | None, data: DataConfig) -> Prompts:
-    """The prompts of one split; `notes` names the rows that cannot be used."""
+Rows = Sequence[Mapping[str, Any]]
+
+
+def load_prompts(
+    name: str, split: str, size: int | None, data: DataConfig, rows: Rows | None = None
+) -> Prompts:
+    """The prompts of one split, or of `rows` in memory; `notes` names the rows that cannot be used."""
+    if name == MEMORY and rows is None:
+        raise UserError(
+            "this run trains on rows in memory, which its folder does not hold: continue it from Python with "
+            "pivot.resume(RUN, data=ROWS)"
+        )
     if name == PROCEDURAL:
         found = procedural.dataset(split, size or 512, tasks=data.tasks or None)
         return Prompts(f"{name}-{split}", {prompt.id: prompt for prompt in found})
@@ -46,6 +57,7 @@ def load_prompts(name: str, split: str, size: int | None, data: DataConfig) -> P
         limit=size,
         bad_rows=data.bad_rows,
         check_images=data.check_images,
+        rows=None if rows is None else tuple(rows),
     )
     found = load(spec)
     notes = tuple(found.warnings)
@@ -62,9 +74,9 @@ def load_prompts(name: str, split: str, size: int | None, data: DataConfig) -> P
     return Prompts(found.name, {prompt.id: prompt for prompt in found.prompts}, notes)
 
 
-def training_prompts(config: Config) -> Prompts:
-    """The training set; an error if it cannot fill a step."""
-    prompts = load_prompts(config.data.train, config.data.split, config.data.size, config.data)
+def training_prompts(config: Config, rows: Rows | None = None) -> Prompts:
+    """The training set, from `rows` where `data.train` is `memory`; an error if it cannot fill a step."""
+    prompts = load_prompts(config.data.train, config.data.split, config.data.size, config.data, rows)
     need = config.train.prompts_per_step
     if len(prompts) < need:
         raise UserError(
@@ -102,10 +114,11 @@ def expert_demonstrations(
     known = {name: text for name, text in texts.items() if name in prompts}
     if not known:
         raise UserError(f"none of the {len(texts)} ids in data.experts is a prompt of {config.data.train}")
-    return {name: _tokenize(text, encoder) for name, text in known.items()}
+    return {name: tokenize_response(text, encoder) for name, text in known.items()}
 
 
-def _tokenize(text: str, encoder: PromptEncoder) -> torch.Tensor:
+def tokenize_response(text: str, encoder: PromptEncoder) -> torch.Tensor:
+    """Token ids of a response with the end of turn; text never becomes a control token."""
     tokenizer = encoder.tokenizer
     ids: Sequence[int] = tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
     return torch.tensor([*ids, tokenizer.eos_token_id])

@@ -10,7 +10,11 @@ import argparse
 import errno
 import importlib
 import os
+import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 
 from pivot import __version__
@@ -33,6 +37,7 @@ COMMANDS = {
     "pretrain": "train the tiny starting checkpoint from scratch",
 }
 """Command -> its line of help; the module is `pivot.cli.COMMAND`."""
+INTERRUPTED = 130
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
@@ -40,10 +45,9 @@ def main(argv: list[str] | None = None) -> int:
     """Run a command; a UserError becomes one sentence on standard error and exit code 2."""
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     argv = sys.argv[1:] if argv is None else argv
-    parser = _parser(argv)
-    args = parser.parse_args(argv)
+    with _ending_on_interrupt(_command(argv)):
+        args = _parse(argv)
     if args.command is None:
-        parser.print_help()
         return 0
     try:
         code = importlib.import_module(f"pivot.cli.{args.command}").run(args)
@@ -54,7 +58,7 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         print(f"pivot {args.command}: interrupted", file=sys.stderr)
-        return 130
+        return INTERRUPTED
     except BrokenPipeError:
         # The reader of a pipe has ended (`pivot ... | head`), which is not an error.
         _discard_output()
@@ -70,12 +74,58 @@ def main(argv: list[str] | None = None) -> int:
         return 1
 
 
+@contextmanager
+def _ending_on_interrupt(command: str | None) -> Iterator[None]:
+    """While modules are imported, Ctrl-C ends the process with one sentence: there is nothing to save yet.
+
+    An exception would pass through whatever library is being imported, which may report it as an error of its own.
+    """
+
+    def end(*_: object) -> None:
+        with suppress(OSError):
+            os.write(2, f"{'pivot' if command is None else f'pivot {command}'}: interrupted\n".encode())
+        os._exit(INTERRUPTED)
+
+    handled = (
+        threading.current_thread() is threading.main_thread()
+        and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    )
+    if handled:
+        signal.signal(signal.SIGINT, end)
+    try:
+        yield
+    finally:
+        if handled:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _parse(argv: list[str]) -> argparse.Namespace:
+    """The options of the given command, whose module is imported; without a command, prints the help."""
+    parser, commands = _parser(argv)
+    args, unknown = parser.parse_known_args(argv)
+    if unknown:
+        # argparse would show the usage of `pivot` itself.
+        (commands.get(args.command) or parser).error(f"unrecognized arguments: {' '.join(unknown)}")
+    if args.command is None:
+        parser.print_help()
+        return args
+    module = importlib.import_module(f"pivot.cli.{args.command}")
+    for heavy in getattr(module, "IMPORTS", ()):
+        importlib.import_module(heavy)
+    return args
+
+
+def _command(argv: list[str]) -> str | None:
+    return next((word for word in argv if word in COMMANDS), None)
+
+
 def _discard_output() -> None:
     """Send what is still buffered nowhere; Python would fail on it again at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _parser(argv: list[str]) -> argparse.ArgumentParser:
+def _parser(argv: list[str]) -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
+    """The parser, and those of the commands by name; only that of the given command has its options."""
     parser = argparse.ArgumentParser(
         prog="pivot",
         description="Visually grounded reinforcement learning for vision-language models.",
@@ -89,4 +139,4 @@ def _parser(argv: list[str]) -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
         if name == asked:
             importlib.import_module(f"pivot.cli.{name}").add_arguments(command)
-    return parser
+    return parser, commands.choices

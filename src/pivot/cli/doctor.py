@@ -9,7 +9,10 @@ from typing import Any
 
 from pivot.cli import options
 from pivot.config.sections import Config
-from pivot.doctor import Architecture, Machine, Verdict, find_architecture, inspect_machine, judge
+from pivot.doctor import OTHER, Architecture, Machine, Verdict, find_architecture, inspect_machine, judge
+
+DOES_NOT_FIT = 1
+"""Exit code if the recipe does not fit this machine."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,17 +24,18 @@ def run(args: argparse.Namespace) -> int:
     machine = inspect_machine()
     asked = any((args.recipe, args.config, args.model, args.method, args.settings))
     report: dict[str, Any] = {"machine": asdict(machine)}
-    lines = _machine_lines(machine)
+    lines, fits = _machine_lines(machine), True
     if asked:
         config = options.from_arguments(args, default_recipe="tiny")
         model = find_architecture(config.model.path)
         verdict = judge(config, model, machine.device(config.model.device))
+        fits = verdict.fits
         report |= {"model": asdict(model), **_verdict_json(verdict)}
         lines += ["", *_verdict_lines(config, model, verdict)]
     else:
         lines += ["", "`pivot doctor --recipe NAME` estimates whether a recipe fits this machine."]
     print(json.dumps(report, indent=2) if args.json else "\n".join(lines))
-    return 0
+    return 0 if fits else DOES_NOT_FIT
 
 
 def _machine_lines(machine: Machine) -> list[str]:
@@ -45,11 +49,18 @@ def _machine_lines(machine: Machine) -> list[str]:
     for name, version in machine.libraries.items():
         lines.append(f"{name:<14}{version or 'missing'}")
     for extra, parts in machine.extras.items():
-        missing = [name for name, version in parts.items() if version is None]
-        found = ", ".join(f"{name} {version}" for name, version in parts.items() if version)
-        state = f"missing {', '.join(missing)}; pip install 'pivot-rl[{extra}]'" if missing else ""
-        lines.append(f"{f'[{extra}]':<14}{'; '.join(part for part in (found, state) if part)}")
+        lines.append(_parts_line(f"[{extra}]", parts, f"pip install 'pivot-rl[{extra}]'"))
+    for name, parts in machine.other.items():
+        lines.append(_parts_line(name, parts, OTHER[name][1]))
     return lines
+
+
+def _parts_line(title: str, parts: dict[str, str | None], how: str) -> str:
+    """The versions of an optional part, and how to get what is missing of it."""
+    missing = [name for name, version in parts.items() if version is None]
+    found = ", ".join(f"{name} {version}" for name, version in parts.items() if version)
+    state = f"missing {', '.join(missing)}; {how}" if missing else ""
+    return f"{title:<14}{'; '.join(part for part in (found, state) if part)}"
 
 
 def _verdict_lines(config: Config, model: Architecture, verdict: Verdict) -> list[str]:

@@ -11,6 +11,9 @@ from pivot.cli import cluster, options
 from pivot.config import describe
 from pivot.errors import UserError
 
+IMPORTS = ("pivot.runs.run",)
+"""What `run` needs, imported while Ctrl-C has nothing to save."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_arguments(parser)

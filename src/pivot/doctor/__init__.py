@@ -1,10 +1,11 @@
 """Inspects a machine and estimates whether a configuration fits it. Nothing is loaded or downloaded."""
 
-from pivot.doctor.machine import Device, Machine, inspect_machine
+from pivot.doctor.machine import OTHER, Device, Machine, inspect_machine
 from pivot.doctor.memory import Estimate, Item, Verdict, estimate, judge
 from pivot.models.architecture import Architecture, find_architecture
 
 __all__ = [
+    "OTHER",
     "Architecture",
     "Device",
     "Estimate",

@@ -158,4 +158,7 @@ def _task(entry: dict[str, Any] | None, task: str) -> str:
 
 
 def _change(before: dict[str, Any] | None, after: dict[str, Any] | None) -> str:
-    return "-" if before is None or after is None else f"{after['accuracy'] - before['accuracy']:+.1%}"
+    """In percentage points, which are not percent of the first accuracy."""
+    if before is None or after is None:
+        return "-"
+    return f"{100 * (after['accuracy'] - before['accuracy']):+.1f} points"

@@ -33,7 +33,7 @@ from pivot.runs.metrics import machine_metrics, step_metrics
 from pivot.runs.progress import Progress
 from pivot.runs.rollout_records import rollout_records
 from pivot.runs.stopping import Stopped, Stopping, StopRequest
-from pivot.runs.trackers import Tracker, open_trackers
+from pivot.runs.trackers import SampleTracker, Tracker, open_trackers, samples_of
 from pivot.training import build
 from pivot.training.prompts import Prompts, drop_long_prompts, training_prompts
 from pivot.training.trainer import StepOutcome
@@ -282,8 +282,16 @@ class Run:
                 f"step {step}: no group has both right and wrong responses; the weights stay the same"
             )
         if log.rollouts_per_step and (step % log.rollouts_every == 0 or step in (1, self.config.train.steps)):
-            self.folder.append_rollouts(rollout_records(outcome, self.trainer.engine, log.rollouts_per_step))
+            records = rollout_records(outcome, self.trainer.engine, log.rollouts_per_step)
+            self.folder.append_rollouts(records)
+            self._show_samples(step, records)
         self.folder.append_metrics(row)
+
+    def _show_samples(self, step: int, records: list[dict[str, Any]]) -> None:
+        shown = [tracker for tracker in self.trackers if isinstance(tracker, SampleTracker)]
+        samples = samples_of(records) if shown else []
+        for tracker in shown if samples else []:
+            tracker.write_samples(step, samples)
 
     def _save(self) -> None:
         trainer, step = self.trainer, self.trainer.finished_steps

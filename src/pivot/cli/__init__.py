@@ -28,6 +28,7 @@ COMMANDS = {
     "compare": "write one page with curves and tables of several runs",
     "sweep": "train and evaluate the runs of a plan: arms, seeds, one table",
     "attention": "plot the attention of responses to image tokens, layer by layer",
+    "push": "upload the model of a run, with its card, to the Hugging Face hub",
     "buffer": "show the experience buffer of a run",
     "grade": "grade responses against answers, from JSON lines on standard input",
     "data": "show the rows of a data set as they are used",

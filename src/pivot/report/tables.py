@@ -116,7 +116,7 @@ def to_csv(table: Table) -> str:
 def _csv_cell(value: object) -> object:
     """Text that a spreadsheet would run as a formula gets a leading apostrophe; numbers stay numbers."""
     if isinstance(value, float):
-        return f"{value:.6g}"
+        return float(f"{value:.6g}")
     return (
         f"'{value}"
         if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r"))

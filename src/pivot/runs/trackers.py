@@ -168,7 +168,9 @@ class MlflowTracker:
 
     def write_samples(self, step: int, samples: Sequence[Sample]) -> None:
         """More rows of the table `samples.json`."""
-        rows = [s.cells(step, s.image and self._mlflow.Image(s.image)) for s in samples]
+        # MLflow refuses a column that holds images in some rows only.
+        absent = Image.new("RGB", (1, 1), "white") if any(s.image for s in samples) else None
+        rows = [s.cells(step, s.image or absent) for s in samples]
         table = {name: [row[i] for row in rows] for i, name in enumerate(COLUMNS)}
         self._client.log_table(self._id, table, "samples.json")
 

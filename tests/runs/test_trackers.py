@@ -149,6 +149,6 @@ def test_trackio_keeps_one_run_per_folder(tmp_path, monkeypatch):
     (database,) = (tmp_path / "trackio").rglob("project*.db")
     with sqlite3.connect(database) as stored:
         rows = stored.execute("select run_name, step, metrics from metrics order by step").fetchall()
-    steps = [step for _, step, metrics in rows if "reward/accuracy" in metrics]
+    steps = [step for _, step, metrics in rows if "reward/accuracy" in str(metrics)]
     assert steps == [3, 4]
     assert {name for name, _, _ in rows} == {(tmp_path / "trackio_id").read_text().strip()}

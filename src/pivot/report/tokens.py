@@ -211,11 +211,11 @@ def _short(value: float) -> float:
 
 def _with_marks(question: str) -> str:
     """The question with its image marks in readable form, numbered if there are several."""
-    num_marks = question.count(IMAGE_MARK)
-    for number in range(1, num_marks + 1):
-        mark = f"[image {number}] " if num_marks > 1 else "[image] "
-        question = question.replace(IMAGE_MARK, mark, 1)
-    return question.strip()
+    first, *parts = question.split(IMAGE_MARK)
+    for number, part in enumerate(parts, start=1):
+        mark = f"[image {number}]" if len(parts) > 1 else "[image]"
+        first += f"{mark} {part}" if part[:1].isalnum() else mark + part
+    return first.strip()
 
 
 def save_token_figures(groups: list[dict[str, Any]], folder: Path) -> list[Path]:

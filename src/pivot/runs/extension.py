@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pivot.config import Config, from_dict, overlay, to_dict
+from pivot.config import Config, from_dict, overlay
 from pivot.config.describe import spell
 from pivot.config.schema import all_fields
 from pivot.durable import write_json
@@ -68,7 +68,8 @@ def extend(out: Path, steps: int) -> Config:
             )
         folder.update_status(status="stopped", reason=f"extended from {config.train.steps} to {steps} steps")
         _rename_after(out / "eval" / "scores.json", f"step-{config.train.steps}")
-        folder.write_config(to_dict(extended))
+        known = folder.read_config()
+        folder.write_config({**known, "train": {**known["train"], "steps": extended.train.steps}})
     return extended
 
 

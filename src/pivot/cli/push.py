@@ -93,7 +93,11 @@ def _upload(files: dict[str, Path | bytes], repository: str, *, private: bool, m
     from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError
 
     # The base class of its HTTP library, httpx or httpx2: a connection that fails raises another subclass of it.
-    network = tuple(base for base in HfHubHTTPError.__mro__ if base.__name__ == "HTTPError")
+    network = tuple(
+        base
+        for base in HfHubHTTPError.__mro__
+        if base.__name__ == "HTTPError" and issubclass(base, BaseException)
+    )
     api = HfApi()
     operations = [CommitOperationAdd(name, content) for name, content in files.items()]
     try:

@@ -99,6 +99,7 @@ $(VLLM)/.ready: pyproject.toml tests/vllm/torchvision_on_cpu.py
 test-vllm: $(VLLM)/.ready
 	VLLM_CPU_KVCACHE_SPACE=1 OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest tests/vllm
 	VLLM_CPU_KVCACHE_SPACE=1 OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest tests/models/test_families.py -k "vllm or processor"
+	OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest tests/models/test_other_evaluators.py
 
 VERL := .venv-verl
 # All of verl's packages are pinned, so that nothing is resolved and nothing drifts; a registry that stumbles gets a
@@ -143,4 +144,4 @@ docs: $(DOCS)/.ready
 	@echo "site/index.html"
 
 clean:
-	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .ruff_cache
+	rm -rf $(VENV) build dist site src/*.egg-info .pytest_cache .ruff_cache

@@ -99,7 +99,8 @@ def evaluate(
     args = _eval_options({**given, "quiet": quiet})
     target = find_target(args.model[0])
     sets = eval_command.chosen_sets(args) if rows is None else [_set_of(rows, limit)]
-    chosen = eval_command.settings_for([target], args)[target.name]
+    show = (lambda _: None) if quiet else print
+    chosen = eval_command.settings_for([target], args, show)[target.name]
     return eval_command.evaluate_target(
         target, sets, chosen, eval_command.folders([target], args.out)[0], args
     )

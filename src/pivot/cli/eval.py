@@ -121,8 +121,10 @@ def chosen_sets(args: argparse.Namespace) -> list[EvaluationSet]:
     return load_sets(names, SetOptions(_paths(args.path, names), args.limit, args.strict, args.papo_eval))
 
 
-def settings_for(targets: list[Target], args: argparse.Namespace) -> dict[str, EvaluationSettings]:
-    """Model -> its settings; prints them with their sources."""
+def settings_for(
+    targets: list[Target], args: argparse.Namespace, show: Callable[[str], None] = print
+) -> dict[str, EvaluationSettings]:
+    """Model -> its settings; shows them with their sources."""
     if args.samples < 1:
         raise UserError(f"--samples is {args.samples}; it must be at least 1.")
     asked = GivenOptions(
@@ -130,7 +132,7 @@ def settings_for(targets: list[Target], args: argparse.Namespace) -> dict[str, E
     )
     found = {}
     for target, chosen in zip(targets, choose_conditions(targets, asked), strict=True):
-        print(f"{target.name}: {chosen.describe()}")
+        show(f"{target.name}: {chosen.describe()}")
         sampling = Sampling(args.temperature, max_tokens=chosen.max_tokens.value)
         request = evaluation_request(args.samples, sampling, args.seed)
         found[target.name] = EvaluationSettings(

@@ -72,6 +72,7 @@ bench: $(READY) $(TRL)/.ready
 	$(BIN)/python -m benchmarks.step --case natural
 	$(BIN)/python -m benchmarks.overhead
 	$(BIN)/python -m benchmarks.rollout
+	$(BIN)/python -m benchmarks.launches
 	$(BIN)/python -m benchmarks.limit
 	$(BIN)/python -m benchmarks.scaling
 	$(BIN)/python -m benchmarks.head
@@ -82,10 +83,10 @@ bench: $(READY) $(TRL)/.ready
 evidence: $(READY)
 	$(BIN)/python -m experiments.tiny_world --jobs 2
 
-# Kills, load and fuzzing at length (docs/reliability.md); about ten minutes on two cores, and an hour of random search
-# for holes in the verifier (SOAK_SEARCH_SECONDS).
+# Kills, damages, load, hostile answers and rows, and fuzzing at length, with one table at the end (docs/reliability.md):
+# about fifteen minutes on two cores, and an hour of random search for holes in the verifier (SOAK_SEARCH_SECONDS).
 soak: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -s -p no:xdist tests/faults/soak_*.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -s -p no:xdist tests/faults/soak_[adhklr]*.py tests/faults/test_engines.py
 
 VLLM := .venv-vllm
 $(VLLM)/.ready: pyproject.toml tests/vllm/torchvision_on_cpu.py
@@ -116,7 +117,7 @@ setup-verl:
 	@$(VERL)/bin/python -m pip install $(QUIET) --no-deps --editable .
 
 test-verl: $(VERL)/.ready
-	OMP_NUM_THREADS=1 $(VERL)/bin/python -m pytest tests/verl
+	OMP_NUM_THREADS=1 $(VERL)/bin/python -m pytest tests/verl tests/faults/test_engines.py
 
 TRACKERS := .venv-trackers
 $(TRACKERS)/.ready: pyproject.toml

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from benchmarks import overhead, scaling
+from benchmarks import launches, overhead, scaling
 from benchmarks.cases import parity
 from benchmarks.turns import Contender, middle, play, ratio
 from benchmarks.world import Work, make_trainer, write_for_peer
@@ -89,3 +89,9 @@ def test_a_larger_image_is_more_work():
         prompt = trainer.engine.prepare(next(iter(trainer.sources.prompts.values())))
         sizes[side] = sum(image.grid[1] * image.grid[2] for image in prompt.images)
     assert sizes[168] == 4 * sizes[84]
+
+
+def test_a_decoded_token_makes_the_host_wait_once_in_eight():
+    kernels, syncs = launches.per_token(layers=2)
+    assert syncs == 1 / 8
+    assert 0 < kernels < 2 * 60 + 60

@@ -12,7 +12,10 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "src" / "pivot"
 
 LAYERS: tuple[set[str], ...] = (
-    {"errors", "types", "durable", "seeding", "jsonl", "terminal"},
+    {
+        *("errors", "types", "durable", "seeding", "jsonl", "terminal", "console", "hub", "locks"),
+        *("checkpoint_reader", "plugins"),
+    },
     {"method"},
     {"experience", "data", "rewards", "tiny"},
     {"models"},

@@ -1,9 +1,18 @@
 """Text that is safe to print to a terminal."""
 
+import io
 import json
 
+from rich.table import Table
+
+from pivot.console import Console
 from pivot.seeding import stable_seed
-from pivot.terminal import printable
+from pivot.terminal import SafeStream, printable
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
 
 
 def test_control_characters_are_shown_as_escapes() -> None:
@@ -24,3 +33,28 @@ def test_json_keeps_its_value() -> None:
 def test_a_seed_of_any_text_exists() -> None:
     assert stable_seed("\ud800", 3) != stable_seed("\ud801", 3)
     assert stable_seed("a", 1) == 4665976284724862560, "seeds never change"
+
+
+def test_a_safe_stream_shows_escapes_and_lets_progress_bars_return() -> None:
+    raw = io.StringIO()
+    stream = SafeStream(raw)
+    print("a\x1b[2Jb", "c\rd", file=stream)
+    stream.write("\r50%\x07")
+    assert raw.getvalue() == "a\\u001b[2Jb c\\u000dd\n\r50%\\u0007"
+
+
+def test_a_console_keeps_its_own_colours_and_no_others() -> None:
+    """Text, markup, table cells and titles, on a terminal."""
+    for hostile in ("\x1b[8mhidden", "[red]x[/red]", ":smile:", "[link=file:///x]y[/link]"):
+        stream = Terminal()
+        console = Console(file=stream)
+        table = Table("a wide heading " + hostile, title=hostile)
+        table.add_row(hostile)
+        console.print(hostile, style="bold", soft_wrap=True)
+        console.print(table)
+        text = stream.getvalue()
+        assert "\x1b[1m" in text, "its own style"
+        for own in ("\x1b[1m", "\x1b[3m", "\x1b[0m"):
+            text = text.replace(own, "")
+        assert "\x1b" not in text
+        assert text.count(printable(hostile)) == 4

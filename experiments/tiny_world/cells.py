@@ -33,7 +33,15 @@ def cell_config(plan: Plan, cell: Cell, start: Path | None = None) -> Config:
     arm = "dapo" if cell.is_single else cell.arm
     model = [f"model.path={start}"] if start is not None else []
     kept = [*_kept_defaults(plan.recipe, arm, plan.defaults), *plan.presets.get(arm, ())]
-    settings = [f"method={arm}", *kept, *plan.settings, *world.settings, *model, *cell.settings]
+    settings = [
+        f"method={arm}",
+        "reward.format=true",
+        *kept,
+        *plan.settings,
+        *world.settings,
+        *model,
+        *cell.settings,
+    ]
     config = apply_settings(_recipe(plan.recipe), [*settings, f"train.seed={cell.seed}"])
     validate(config)
     return config
@@ -69,7 +77,14 @@ def _plan_defaults(settings: tuple[str, ...]) -> dict[str, Any]:
         path, _, text = setting.partition("=")
         section, name = path.strip().split(".")
         defaults[section][name] = parse(text.strip(), hints[path.strip()], path)
-    return defaults
+    return _as_written(defaults)
+
+
+def _as_written(config: dict[str, Any]) -> dict[str, Any]:
+    """The configuration as it was when the cells ran: one reward function, and the format advantage with it."""
+    reward = {**config["reward"], "format": None}
+    (function,) = reward.pop("functions") or [None]
+    return config | {"reward": reward | {"function": function}}
 
 
 def identity(plan: Plan, cell: Cell) -> dict[str, Any]:
@@ -80,7 +95,7 @@ def identity(plan: Plan, cell: Cell) -> dict[str, Any]:
     """
     world = plan.worlds[cell.world]
     resolved = cell_config(plan, cell)
-    config = to_dict(resolved)
+    config = _as_written(to_dict(resolved))
     # Settings of parts that the method lacks change no number.
     config["method"] = {name: config["method"][name] for name in resolved.method.own_settings()}
     changed = difference(config, _plan_defaults(plan.defaults))

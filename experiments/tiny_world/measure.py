@@ -53,7 +53,7 @@ def measure_model(policy: Policy, config: Config, world: World, settings: Measur
     }
     sampler = _Sampler(policy, config, judge)
     # Right and wrong by the training reward, which a world may have of its own.
-    own = judge if config.reward.function is None else build_judge(config)
+    own = judge if not config.reward.functions else build_judge(config)
     try:
         graded = {name: sampler.sample(chosen, settings.samples) for name, chosen in prompts.items()}
         graded["blank"] = sampler.sample(prompts["test"], settings.samples, blank=True)

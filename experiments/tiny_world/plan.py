@@ -13,9 +13,8 @@ from experiments.tiny_world.starts import Start
 from pivot.config import Config
 from pivot.config.coerce import coerce
 from pivot.config.loading import load_file, overlay
-from pivot.config.nearest import nearest
 from pivot.config.schema import all_fields
-from pivot.errors import UserError
+from pivot.errors import UserError, nearest
 from pivot.method import PRESETS
 
 PLAN = Path(__file__).with_name("plan.yaml")

@@ -58,7 +58,7 @@ def train(
     method: str | None = None,
     settings: Mapping[str, Any] | None = None,
     data: str | Path | Iterable[Mapping[str, Any]] | None = None,
-    reward: Callable[..., Any] | None = None,
+    reward: Callable[..., Any] | Sequence[Callable[..., Any]] | None = None,
     callbacks: Sequence[Callback] = (),
     quiet: bool = False,
 ) -> RunResult:
@@ -71,7 +71,7 @@ def train(
         settings: settings by their dotted names, e.g. `{"train.steps": 20, "model.path": "Qwen/..."}`.
         data: the training set: a known name, a hub id, a file, or rows in memory (dictionaries, a
             `datasets.Dataset`); an image may be a PIL image, bytes or a path.
-        reward: a function `f(completions, **columns) -> list of numbers`; without it the verifier decides.
+        reward: a function `f(completions, **columns) -> list of numbers`, or several; without it the verifier decides.
         callbacks: instances of `pivot.Callback`.
         quiet: show no progress.
 
@@ -100,9 +100,11 @@ def resume(
     *,
     steps: int | None = None,
     data: Iterable[Mapping[str, Any]] | None = None,
-    reward: Callable[..., Any] | None = None,
+    reward: Callable[..., Any] | Sequence[Callable[..., Any]] | None = None,
     callbacks: Sequence[Callback] = (),
     quiet: bool = False,
+    accept_lost_history: bool = False,
+    accept_changed_config: bool = False,
 ) -> RunResult:
     """Continue a run exactly where it stopped.
 
@@ -113,10 +115,16 @@ def resume(
         reward: the function again, for a run that was given one.
         callbacks: instances of `pivot.Callback`.
         quiet: show no progress.
+        accept_lost_history: continue even if rows of its metrics or rollouts are lost, repeated or changed.
+        accept_changed_config: continue even if its config.json was edited.
     """
     from pivot import api
+    from pivot.runs.resuming import Accept
 
-    return api.resume(out, steps=steps, data=data, reward=reward, callbacks=callbacks, quiet=quiet)
+    accept = Accept(accept_lost_history, accept_changed_config)
+    return api.resume(
+        out, steps=steps, data=data, reward=reward, callbacks=callbacks, quiet=quiet, accept=accept
+    )
 
 
 def evaluate(

@@ -15,14 +15,16 @@ from pivot.data import DataSpec, load
 from pivot.data.memory import MEMORY, as_rows
 from pivot.errors import UserError
 from pivot.evaluate.sets import EvaluationSet
-from pivot.evaluate.target import find_target
-from pivot.rewards.in_process import function_name
+from pivot.evaluate.target import leased_target
+from pivot.rewards.judge import MEMORY as FUNCTION
+from pivot.rewards.judge import name_of
 from pivot.runs import extension
 from pivot.runs import run as runs
 from pivot.runs.callbacks import Callback
+from pivot.runs.resuming import Accept
 from pivot.runs.run import InProcess, RunResult
 
-Reward = Callable[..., Any]
+Reward = Callable[..., Any] | Sequence[Callable[..., Any]]
 FILES = (".yaml", ".yml", ".toml", ".json")
 
 
@@ -46,7 +48,7 @@ def train(
         config = overlay(config, {"data": {"train": name}})
     config = checked(with_settings(config, settings or {}))
     if reward is not None:
-        config = _with_function(config, reward)
+        config = _with_functions(config, reward)
     if out is None:
         out = Path("runs") / f"{config.recipe}-{config.method.name}-{config.train.seed}"
     return runs.train(config, Path(out), quiet=quiet, inside=InProcess(rows, reward, callbacks))
@@ -60,6 +62,7 @@ def resume(
     reward: Reward | None = None,
     callbacks: Sequence[Callback] = (),
     quiet: bool = False,
+    accept: Accept | None = None,
 ) -> RunResult:
     """See `pivot.resume`."""
     out = Path(out)
@@ -70,10 +73,10 @@ def resume(
             f"{out} trains on {config.data.train}, not on {'rows in memory' if rows else name}: leave data out"
         )
     if reward is not None:
-        _with_function(config, reward)
+        _with_functions(config, reward)
     if steps is not None:
         extension.extend(out, steps)
-    return runs.resume(out, quiet=quiet, inside=InProcess(rows, reward, callbacks))
+    return runs.resume(out, quiet=quiet, accept=accept, inside=InProcess(rows, reward, callbacks))
 
 
 def evaluate(
@@ -97,13 +100,12 @@ def evaluate(
         "out": out,
     }
     args = _eval_options({**given, "quiet": quiet})
-    target = find_target(args.model[0])
-    sets = eval_command.chosen_sets(args) if rows is None else [_set_of(rows, limit)]
     show = (lambda _: None) if quiet else print
-    chosen = eval_command.settings_for([target], args, show)[target.name]
-    return eval_command.evaluate_target(
-        target, sets, chosen, eval_command.folders([target], args.out)[0], args
-    )
+    with leased_target(args.model[0]) as target:
+        sets = eval_command.chosen_sets(args) if rows is None else [_set_of(rows, limit)]
+        chosen = eval_command.settings_for([target], args, show)[target.name]
+        folder = eval_command.folders([target], args.out)[0]
+        return eval_command.evaluate_target(target, sets, chosen, folder, args)
 
 
 def _sets(benchmarks: Any) -> tuple[str, list[Mapping[str, Any]] | None]:
@@ -186,15 +188,19 @@ def _data(data: Any) -> tuple[str | None, list[Mapping[str, Any]] | None]:
     return MEMORY, as_rows(data)
 
 
-def _with_function(config: Config, reward: Any) -> Config:
-    """The configuration of a run with a reward function of this process: `reward.function` records its name."""
-    if not callable(reward):
+def _with_functions(config: Config, reward: Any) -> Config:
+    """The configuration of a run with reward functions of this process: `reward.functions` records their names."""
+    functions = [reward] if callable(reward) or not isinstance(reward, list | tuple) else list(reward)
+    for function in functions:
+        if not callable(function):
+            raise UserError(
+                f"reward is {function!r}, but must be a function; one in a module is named by the setting "
+                "reward.functions"
+            )
+    names = [name_of(function) for function in functions]
+    known = [name for name in config.reward.functions if name.startswith(FUNCTION)]
+    if known and known != names:
         raise UserError(
-            f"reward is {reward!r}, but must be a function; one in a module is named by the setting reward.function"
+            f"the run is rewarded by {', '.join(known)}, not by {', '.join(names)}; give the functions it began with"
         )
-    given, own = config.reward.function, f"{MEMORY}:{function_name(reward)}"
-    if given not in (None, own):
-        raise UserError(
-            f"reward is {function_name(reward)}, but reward.function is {given}; give only one of them"
-        )
-    return overlay(config, {"reward": {"function": own}})
+    return overlay(config, {"reward": {"functions": [*config.reward.functions, *([] if known else names)]}})

@@ -74,26 +74,34 @@ def replacing(path: Path, *also: type[Exception]) -> Iterator[Path]:
 def _remove_leftovers(path: Path) -> None:
     """Remove the temporary files of `path` whose writers were killed."""
     for leftover in path.parent.glob(f".{glob.escape(path.name)}.tmp-*"):
-        pid = leftover.name.rpartition("-")[2]
-        if pid.isdecimal() and int(pid) != os.getpid() and not _is_running(int(pid)):
+        if not _is_being_written(leftover):
             leftover.unlink(missing_ok=True)
 
 
-def _is_running(pid: int) -> bool:
+def _is_being_written(temporary: Path) -> bool:
+    """Whether the process in a temporary file's name is running; true of names that `replacing` does not make."""
+    pid = temporary.name.rpartition("-")[2]
+    if not pid.isdecimal():
+        return True
     try:
-        os.kill(pid, 0)
+        os.kill(int(pid), 0)
     except ProcessLookupError:
         return False
-    except PermissionError:
+    except (PermissionError, OverflowError):
         return True
     return True
 
 
-def remove_unfinished(folder: Path) -> None:
-    """Remove all temporary files that killed processes left in `folder`; the caller must be its only writer."""
-    for leftover in folder.glob(".*.tmp-*"):
-        if leftover.is_file():
-            leftover.unlink(missing_ok=True)
+def remove_unfinished(*folders: Path) -> None:
+    """Remove the temporary files that killed processes left in `folders`; those of other running processes stay.
+
+    For the start of a process, which has none of its own: in a container its predecessor had the same number.
+    """
+    own = f".tmp-{os.getpid()}"
+    for folder in folders:
+        for leftover in folder.glob(".*.tmp-*"):
+            if leftover.is_file() and (leftover.name.endswith(own) or not _is_being_written(leftover)):
+                leftover.unlink(missing_ok=True)
 
 
 def write_bytes(path: Path, data: bytes) -> None:
@@ -105,6 +113,32 @@ def write_bytes(path: Path, data: bytes) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Replace the content of `path` by strict JSON; NaN raises ValueError."""
     write_bytes(path, (json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode())
+
+
+class DamagedFile(UserError):
+    """A file that should hold a JSON object and does not."""
+
+
+def read_json(path: Path, advice: str) -> dict[str, Any]:
+    """The JSON object in `path`; anything else is a DamagedFile of one sentence that ends with `advice`."""
+    try:
+        data = path.read_bytes()
+    except OSError as refusal:
+        raise DamagedFile(f"{path} cannot be read ({_reason(refusal)}); {advice}.") from refusal
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError) as damage:
+        blank = (
+            "it is empty" if not data.strip() else "it holds zeros only" if not data.strip(b"\0") else None
+        )
+        raise DamagedFile(f"{path} is damaged ({blank or 'it is not JSON'}); {advice}.") from damage
+    if not isinstance(value, dict):
+        raise DamagedFile(f"{path} is damaged (it holds no JSON object); {advice}.")
+    return value
+
+
+def _reason(refusal: OSError) -> str:
+    return os.strerror(refusal.errno).lower() if refusal.errno else str(refusal)
 
 
 def append_bytes(path: Path, data: bytes, *, sync: bool = True) -> None:

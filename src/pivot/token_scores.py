@@ -94,6 +94,7 @@ def score(
         policy = _load(target, config)
     if method is not None:
         config = replace(config, method=find_method(method))
+    prompt = config.prompt.style.apply(prompt)
     return score_tokens(policy, config, prompt, tokenize_response(response, policy.encoder), step)
 
 

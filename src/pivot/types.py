@@ -40,6 +40,10 @@ class Prompt:
     """The procedural task, benchmark category or data set that the prompt belongs to."""
     columns: Mapping[str, Any] = field(default_factory=dict)
     """All other columns of the data row; custom reward functions receive them."""
+    system: str | None = ""
+    """The system message that the row brings; empty: the paper's; None: none, so that the chat template decides."""
+    turn: str | None = None
+    """The user's turn as `prompt.template` renders it, image marks included; None: the paper's template."""
 
 
 class PreparedPrompt(Protocol):
@@ -55,21 +59,25 @@ class PreparedPrompt(Protocol):
 
 @dataclass(frozen=True)
 class Reward:
-    """The verifier's result for one response."""
+    """The reward of one response."""
 
     accuracy: float
-    """R of the paper: 1 if the extracted answer matches the ground truth, else 0."""
+    """R of Eq. 2: the verifier's 1 or 0, or the weighted sum of the run's reward functions."""
     format: float
     """1 if the response follows the template's format, else 0."""
     reason: str
-    """Why: correct, wrong, no box, unparsable, timed out, too long."""
+    """Why: correct, wrong, no box, no answer, unparsable, timed out, too long, not finite, not rewarded."""
     extracted: str | None = None
     path: str = ""
     """What decided: `fast` (one value or text), `structured` (lists, ranges, times, sets ...) or `library`."""
+    success: bool | None = None
+    """Whether the response counts as correct in k, p-hat, s and sign protection; None: if `accuracy` exceeds 0.5."""
+    parts: Mapping[str, float | None] = field(default_factory=dict)
+    """The value of each reward function by its name in the metrics; None: it does not apply to this row."""
 
     @property
     def correct(self) -> bool:
-        return self.accuracy > 0.5
+        return self.accuracy > 0.5 if self.success is None else self.success
 
 
 @dataclass
@@ -153,9 +161,9 @@ class RolloutGroup:
     @property
     def success_rate(self) -> float:
         """p-hat = k/G."""
-        return sum(a > 0.5 for a in self.accuracies) / len(self.responses)
+        return sum(response.correct for response in self.responses) / len(self.responses)
 
     @property
     def is_informative(self) -> bool:
-        """0 < k < G: the group advantage is not zero everywhere (DAPO's filter, on accuracy alone)."""
+        """0 < k < G: some responses are correct and some are not (DAPO's filter, on accuracy alone)."""
         return 0.0 < self.success_rate < 1.0

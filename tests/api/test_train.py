@@ -81,7 +81,7 @@ def test_rows_reward_and_callbacks_of_a_notebook(tmp_path):
     assert (result.model / "config.json").is_file()
     config = json.loads((tmp_path / "run" / "config.json").read_bytes())
     assert config["data"]["train"] == "memory"
-    assert config["reward"]["function"] == "memory:half_right"
+    assert config["reward"]["functions"] == ["memory:half_right"]
     assert config["method"]["name"] == "dapo"
 
 
@@ -112,7 +112,7 @@ def test_memory_must_be_given_again_to_resume(tmp_path, repeatable, weights):
         )
     with pytest.raises(UserError, match=r"rows in memory.*pivot\.resume\(RUN, data=ROWS\)"):
         pivot.resume(stopped, steps=2, reward=half_right, quiet=True)
-    with pytest.raises(UserError, match=r"half_right.*pivot\.resume\(RUN, reward=FUNCTION\)"):
+    with pytest.raises(UserError, match=r"the Python function half_right.*pass the function again"):
         resume_run(stopped, quiet=True)
     pivot.resume(stopped, data=rows(), reward=half_right, quiet=True)
     assert repeatable(stopped) == repeatable(whole), "resuming equals never having stopped"

@@ -106,7 +106,7 @@ def test_missing_images_can_be_kept(capsys: pytest.CaptureFixture[str]) -> None:
     ("words", "sentence"),
     [
         (["mathvisto"], "unknown data set 'mathvisto'. Did you mean 'mathvista'?"),
-        (["custom"], "custom needs --path"),
+        (["custom"], "custom needs --set data.path=FILE"),
         (["mathvista", "--path", "/nowhere"], "/nowhere does not exist"),
         (["custom", "--path", "FILE", "--problem-column", "problems"], "'problem' for 'problems'"),
         (["custom", "--path", "FILE", "--bad-rows", "refuse"], "2 of 3 rows of mine/train cannot be used"),

@@ -54,7 +54,7 @@ def test_contradicting_options_are_refused_with_both_values(finished, capsys):
         (["--recipe", "geo3k-3b"], "recipe is tiny in the run, geo3k-3b here"),
         (["--model", "tiny-hard"], "model.path is tiny in the run, tiny-hard here"),
         (["--data", "geometry3k"], "data.train is tiny in the run, geometry3k here"),
-        (["--reward", "rw:f"], "reward.function is null in the run, rw:f here"),
+        (["--reward", "rw:f"], "reward.functions is [] in the run, [rw:f] here"),
         (["--steps", "1"], "has taken 2 of its 2 steps, so it cannot end after 1"),
         (["--engine", "verl"], "runs on its own engine, nodes and settings; leave out --engine verl"),
         (["--gpus", "2"], "leave out --gpus"),

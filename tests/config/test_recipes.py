@@ -8,7 +8,7 @@ import pytest
 
 from pivot import recipes
 from pivot.cli.options import add_arguments, from_arguments, resolve
-from pivot.config import Config, to_dict
+from pivot.config import Config, apply_settings, from_dict, to_dict
 from pivot.config.validation import problems
 from pivot.errors import UserError
 from pivot.method import PRESETS
@@ -97,7 +97,51 @@ def test_command_line_options_become_a_configuration():
     words = "--recipe tiny-hard --method dapo --steps 5 --set train.lr=1e-3 --set eval.every=0"
     config = from_arguments(parser.parse_args(words.split()))
     assert config == resolve("tiny-hard", method="dapo", steps=5, settings=["train.lr=1e-3", "eval.every=0"])
-    assert from_arguments(parser.parse_args([]), default_recipe="tiny") == recipes.get("tiny")
+    assert from_arguments(parser.parse_args([])) == recipes.get("tiny")
+
+
+def test_without_a_recipe_it_follows_the_model(tmp_path):
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+
+    def chosen(words):
+        return from_arguments(parser.parse_args(words.split()), needs_data=True)
+
+    real = chosen("--model Qwen/Qwen2.5-VL-3B-Instruct --data my.jsonl")
+    assert real.recipe == "default"
+    assert (real.train.lr, real.model.dtype, real.model.gradient_checkpointing) == (1e-6, "bfloat16", True)
+    assert (real.rollout.max_tokens, real.data.size, real.data.train) == (2048, None, "my.jsonl")
+    tiny = chosen("--data my.jsonl")
+    assert (tiny.recipe, tiny.data.size, tiny.train.lr) == ("tiny", None, 2e-4)
+    assert chosen("--model tiny-hard --data my.jsonl").recipe == "tiny"
+    assert chosen("--set model.path=Qwen/Qwen2.5-VL-3B-Instruct --data my.jsonl").recipe == "default"
+    named = chosen("--recipe geo3k-3b --model Qwen/Qwen2.5-VL-7B-Instruct")
+    assert (named.recipe, named.data.train) == ("geo3k-3b", "geometry3k")
+    for size, recipe in ((1000, "tiny"), (60 * 10**6, "default")):
+        (tmp_path / "config.json").write_text("{}")
+        with (tmp_path / "model.safetensors").open("wb") as weights:
+            weights.truncate(size)
+        assert chosen(f"--model {tmp_path} --data my.jsonl").recipe == recipe
+
+
+def test_steps_and_epochs_replace_each_other():
+    by_epochs = apply_settings(Config(), ["train.epochs=15"])
+    assert by_epochs.train.epochs == 15
+    assert apply_settings(by_epochs, ["train.steps=9"]).train == replace(
+        by_epochs.train, epochs=None, steps=9
+    )
+    stored = from_dict(to_dict(replace(by_epochs, train=replace(by_epochs.train, steps=30))))
+    assert (stored.train.steps, stored.train.epochs) == (30, 15)
+
+
+def test_one_set_or_several():
+    several = apply_settings(Config(), ["data.train=[a.jsonl, virl39k]", "data.weights=[3, 1]"])
+    assert several.data.sets == ("a.jsonl", "virl39k")
+    assert from_dict(to_dict(several)) == several
+    assert apply_settings(Config(), ["data.train=a.jsonl,virl39k"]).data == replace(several.data, weights=())
+    old = from_dict({"data": {"train": "a.jsonl", "size": 512, "image_column": "images"}})
+    assert (old.data.sets, old.data.size, old.data.holdout) == (("a.jsonl",), 512, 0.0)
+    assert to_dict(old)["data"]["train"] == "a.jsonl"
 
 
 @pytest.mark.parametrize("name", ["geo3k-3b", "geo3k-7b", "virl39k-3b"])

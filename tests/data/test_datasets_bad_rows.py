@@ -148,7 +148,7 @@ def row(**changes: object) -> dict[str, object]:
         (row(problem="<image><image>Find x."), "marks do not match images (2 <image> marks, 1 images)"),
         (
             row(problem="A literal <image> here.", images=[]),
-            "marks do not match images (1 <image> marks, 0 images)",
+            "image missing",
         ),
         (row(images=["data:image/png;base64,@@@"]), "image is not valid base64"),
         (row(problem="\ud800 x"), "problem is not valid Unicode ('\\ud800 x')"),
@@ -227,11 +227,11 @@ def test_paths_cannot_leave_the_folder(tmp_path: Path) -> None:
     data = load_lines(inside, lines)
     reasons = [skipped.reason for skipped in data.skipped]
     assert data.prompts == []
-    assert reasons[1].startswith("image path is absolute, allow it with --absolute-paths")
+    assert reasons[1].startswith("image path is absolute, allow it with --set data.allow_absolute_paths=true")
     assert all(
         reason.startswith("image path leaves the data set's folder") for reason in reasons[:1] + reasons[2:]
     )
-    allowed = load_lines(inside, lines[1:2], absolute_paths=True)
+    allowed = load_lines(inside, lines[1:2], allow_absolute_paths=True)
     assert [p.id for p in allowed.prompts] == ["rows/train/1"]
 
 

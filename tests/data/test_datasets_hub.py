@@ -84,7 +84,7 @@ def test_cached_set_is_read_offline_and_its_links_are_followed(tmp_path: Path) -
         "TIGER-Lab/ViRL39K is not in the local cache and the hub cannot be reached: run `hf"
     )
     assert '--include "images.zip"' in missing
-    assert "--path DIR" in missing
+    assert "--set data.path=DIR" in missing
 
 
 @pytest.fixture
@@ -120,4 +120,4 @@ def test_gated_and_unknown_sets_are_one_sentence_each(tmp_path: Path, refusing_h
     )
     assert "hf auth login" in gated
     assert unknown.startswith("there is no data set 'owner/no-such-set' on the hub")
-    assert "--path" in unknown
+    assert "--set data.path=DIR" in unknown

@@ -142,8 +142,30 @@ def test_a_file_of_other_settings_under_this_name_is_refused(tmp_path):
     file = SamplesFile(tmp_path, "x", identity(target, "tiny-test", SETTINGS))
     text = file.path.read_text().replace('"seed": 0', '"seed": 1')
     file.path.write_text(text)
+    file.close()
     with pytest.raises(UserError, match="move the file away"):
         SamplesFile(tmp_path, "x", identity(target, "tiny-test", SETTINGS))
+
+
+def test_a_second_evaluation_into_the_same_file_is_refused(tmp_path):
+    """No line is written twice; another set in the same folder is no obstacle."""
+    target = find_target("tiny")
+    with SamplesFile(tmp_path, "x", identity(target, "tiny-test", SETTINGS)) as file:
+        with pytest.raises(UserError, match=f"another evaluation is writing {file.path}; wait until"):
+            SamplesFile(tmp_path, "x", identity(target, "tiny-test", SETTINGS))
+        SamplesFile(tmp_path, "y", identity(target, "tiny-ood", SETTINGS)).close()
+    SamplesFile(tmp_path, "x", identity(target, "tiny-test", SETTINGS)).close()
+    assert len(file.path.read_text().splitlines()) == 1
+
+
+def test_a_torn_last_line_is_removed_and_an_empty_file_is_started_again(tmp_path):
+    target = find_target("tiny")
+    with SamplesFile(tmp_path, "x", identity(target, "tiny-test", SETTINGS)) as file:
+        whole = file.path.read_bytes()
+    for damaged in (b"", whole[:20], whole + b'{"id": "a", "sam', whole[:-1]):
+        file.path.write_bytes(damaged)
+        SamplesFile(tmp_path, "x", identity(target, "tiny-test", SETTINGS)).close()
+        assert file.path.read_bytes() == whole
 
 
 def test_a_changed_row_is_not_taken_for_done(picture):

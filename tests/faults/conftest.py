@@ -42,6 +42,15 @@ def small_config():
     return make
 
 
+def pytest_terminal_summary(terminalreporter):
+    """`make soak` ends with its table."""
+    from soak_table import table
+
+    if any("soak_" in str(path) for path in terminalreporter.config.args):
+        terminalreporter.write_line("")
+        terminalreporter.write_line(table())
+
+
 @pytest.fixture(scope="session")
 def server():
     """A process that starts trainers quickly; everything it started ends with it."""

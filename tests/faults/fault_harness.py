@@ -68,11 +68,11 @@ class TrainerServer:
         assert not reply["overdue"], f"the trainer hung: {reply['said'][-2000:]}"
         return Ended(reply["code"], reply["said"])
 
-    def train(self, config: Config, out: Path, **faults: object) -> Ended:
+    def train(self, config: Config, out: Path, *options: str, **faults: object) -> Ended:
         out.parent.mkdir(parents=True, exist_ok=True)
         file = out.with_suffix(".json")
         file.write_text(json.dumps(to_dict(config)))
-        return self.run("train", "--config", file, "--out", out, "--no-report", **faults)
+        return self.run("train", "--config", file, "--out", out, "--no-report", *options, **faults)
 
     def resume(self, out: Path, **faults: object) -> Ended:
         return self.run("train", "--resume", out, "--no-report", point_step=1, **faults)

@@ -89,3 +89,11 @@ def starts_others(completions, **columns):
     if os.fork() == 0:
         time.sleep(3600)
     time.sleep(3600)
+
+
+def as_ordered(completions, **columns):
+    """Raises or sleeps if the environment says so; otherwise it works."""
+    ordered = os.environ.get("FAULT_REWARD", "")
+    if ordered == "raises":
+        raise RuntimeError("as ordered")
+    return sleeps(completions) if ordered == "sleeps" else by_length(completions, **columns)

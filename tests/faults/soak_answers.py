@@ -12,6 +12,7 @@ import warnings
 
 import pytest
 from real_answers import DATA, conflict, naive_number, real_answers
+from soak_table import record
 
 from pivot.rewards.verifier import Verifier
 from pivot.rewards.verifier.comparison import agree
@@ -92,9 +93,10 @@ def test_no_box_is_right_for_two_different_truths() -> None:
             accepted += len(right)
             found += [(box, right[0], other) for other in right[1:] if conflict(right[0], other, box)]
             found += [(box, answer) for answer in right if not _equal_where_known(box, answer)]
-    print(
-        f"\nsoak search: {boxes} boxes against {len(answers)} truths in {SECONDS:g} s, {accepted} accepted, "
-        f"{asked} asked"
+    record(
+        "search",
+        f"{SECONDS / 60:g} minutes, {boxes:,} random boxes against {len(answers):,} real truths",
+        f"{accepted:,} accepted, {asked:,} asked of the library, {len(found)} right for two different truths",
     )
     for hole in found:
         print("  ", hole)

@@ -3,11 +3,13 @@
 import os
 import time
 from pathlib import Path
+from statistics import mean
 
 import pytest
 from hostile_responses import whole_responses
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
+from soak_table import record
 
 from pivot.rewards.verifier import Reason, Verifier
 
@@ -52,9 +54,11 @@ def test_hostile_responses(grader):
         growth = resident_megabytes() - memory
         assert verifier.grade(r"\boxed{7}", "7").correct
     over = sum(seconds > LIMIT_SECONDS for seconds in worst)
-    print(
-        f"\nsoak hostile: {len(texts)} responses by {grader}, slowest {max(worst):.2f} s, {over} above "
-        f"{LIMIT_SECONDS:g} s by the clock, mean {sum(worst) / len(worst):.3f} s; memory {growth:+.1f} MB"
+    record(
+        "hostile answers",
+        f"{len(texts)} with the grader {grader}",
+        f"slowest {max(worst):.2f} s, {over} above {LIMIT_SECONDS:g} s by the clock, mean {mean(worst):.3f} s; memory "
+        f"{growth:+.1f} MB",
     )
     assert growth < 100
 
@@ -83,9 +87,10 @@ def test_fuzzing_within_a_time_bound():
             )(given(texts, st.sampled_from(["5", "x+1", "(1,2)", "B", "\\sqrt{2}"]))(answered))
             seed(rounds)(run)()
         growth = resident_megabytes() - memory
-    print(
-        f"\nsoak fuzz: {count} texts in {FUZZ_SECONDS:g} s, {rounds} seeds, slowest {slowest:.2f} s; "
-        f"memory {growth:+.1f} MB"
+    record(
+        "fuzzing",
+        f"{FUZZ_SECONDS / 60:g} minutes, {count:,} texts, {rounds} seeds of hypothesis",
+        f"slowest {slowest:.2f} s; memory {growth:+.1f} MB",
     )
     assert count > 500
     assert slowest < LOAD * LIMIT_SECONDS

@@ -5,6 +5,7 @@ import time
 
 from fault_harness import differences, repeatable_rows
 from kill_points import POINTS
+from soak_table import record
 
 STEPS, KILLS, KILLS_A_RUN = 20, 25, 13
 SETTINGS = (f"train.steps={STEPS}", "log.rollouts_per_step=1", "log.rollouts_every=1", "checkpoint.every=2",
@@ -36,8 +37,9 @@ def test_random_kills_change_nothing(server, small_config, tmp_path):
             by_clock += ended.was_killed and "kill_after" in fault
         assert ended.code == 0, ended.said[-2000:]
         assert differences(run, tmp_path / "whole") == []
-    print(
-        f"\nsoak kill: {by_clock + by_point} kills ({by_clock} at random moments, {by_point} at random points) "
-        f"in {runs} runs of {STEPS} steps; metrics, rollouts, weights, optimizer, buffer and state equal those of the "
-        "run never killed, bit for bit"
+    record(
+        "kills",
+        f"{by_clock + by_point} with SIGKILL ({by_clock} at random moments, {by_point} at random points) in {runs} "
+        f"runs of {STEPS} steps",
+        "metrics, rollouts, weights, optimizer, buffer and state equal those of the run never killed, bit for bit",
     )

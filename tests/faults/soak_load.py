@@ -4,6 +4,7 @@ import json
 from statistics import quantiles
 
 import numpy as np
+from soak_table import record
 
 STEPS, SETTLED, CAP = 320, 100, 8
 """The first steps fill caches: the encoded prompts, the buffer, the allocator's arenas."""
@@ -29,11 +30,12 @@ def test_three_hundred_steps_stay_flat(server, small_config, tmp_path):
     )
     sizes = [row["buffer/size"] for row in settled]
     kept = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
-    print(
-        f"\nsoak load: {STEPS} steps; resident memory {megabytes[0]:.1f} MB at step {SETTLED + 1} and "
-        f"{megabytes[-1]:.1f} MB at step {STEPS}, slope {slope:+.2f} MB in 100 steps; time a token of the later half "
-        f"{late / early:.2f} times that of the earlier; buffer {min(sizes)}..{max(sizes)} rows at a cap of {CAP}, "
-        f"{max(row['buffer/responses'] for row in rows)} responses; checkpoints {', '.join(kept)}"
+    record(
+        "load",
+        f"{STEPS} steps, a buffer with a cap of {CAP} prompts",
+        f"resident memory {megabytes[0]:.1f} MB at step {SETTLED + 1}, {megabytes[-1]:.1f} MB at step {STEPS}, slope "
+        f"{slope:+.2f} MB per 100 steps; time per token of the second half {late / early:.2f} times that of the first; "
+        f"buffer {min(sizes)} to {max(sizes)} prompts",
     )
     assert slope < MEGABYTES_A_HUNDRED_STEPS
     assert late / early < 1.5

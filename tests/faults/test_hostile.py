@@ -9,10 +9,10 @@ import pytest
 from fault_harness import repeatable_rows
 from hostile_responses import CODE, INJECTION, whole_responses
 
-from pivot.engines import local
 from pivot.rewards.judge import VerifierJudge
 from pivot.rewards.verifier import Reason, Verifier
 from pivot.runs.run import train
+from pivot.sampling import native
 
 LIMIT_SECONDS = 2.0
 """Of processor time in this process; the library's own share is bounded by the kernel (`seconds`)."""
@@ -46,7 +46,7 @@ def test_more_than_five_hundred_hostile_responses_are_each_answered_in_time():
 
 
 def test_training_goes_on_over_hostile_responses_and_killed_graders(tmp_path, small_config, monkeypatch):
-    real_sample, real_judge = local.sample_responses, VerifierJudge.judge
+    real_sample, real_judge = native.sample_responses, VerifierJudge.judge
     texts = iter([f"<think>a</think> \\boxed{{{box}}}" for box in (*INJECTION, *CODE)])
     killed = []
 
@@ -63,7 +63,7 @@ def test_training_goes_on_over_hostile_responses_and_killed_graders(tmp_path, sm
             killed.append(pid)
         return real_judge(self, prompts, responses)
 
-    monkeypatch.setattr(local, "sample_responses", hostile)
+    monkeypatch.setattr(native, "sample_responses", hostile)
     monkeypatch.setattr(VerifierJudge, "judge", kill_the_graders)
     config = small_config("pivot", "method.dynamic_sampling=false", "train.steps=2")
     assert train(config, tmp_path / "run", quiet=True).finished

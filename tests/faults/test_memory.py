@@ -6,11 +6,11 @@ import pytest
 import torch
 from fault_harness import newest_checkpoint, repeatable_rows
 
-from pivot.engines import local
-from pivot.engines.memory import is_out_of_memory, within_memory
 from pivot.errors import UserError
+from pivot.models.memory import is_out_of_memory, within_memory
 from pivot.models.policy import Policy
 from pivot.runs.run import resume, train
+from pivot.sampling import native
 
 SETTINGS = ("method.dynamic_sampling=false", "train.prompts_per_step=4", "train.minibatch_prompts=4",
             "train.steps=2")  # fmt: skip
@@ -94,7 +94,7 @@ def test_a_resumed_run_keeps_the_lower_budget(tmp_path, small_config, small_mach
 
 
 def test_a_rollout_that_runs_out_decodes_fewer_prompts_at_once(tmp_path, small_config, monkeypatch, capsys):
-    real, batches = local.sample_responses, []
+    real, batches = native.sample_responses, []
 
     def sample(policy, prompts, num_samples, sampling, **kwargs):
         batches.append(kwargs["batch_tokens"])
@@ -102,7 +102,7 @@ def test_a_rollout_that_runs_out_decodes_fewer_prompts_at_once(tmp_path, small_c
             run_out()
         return real(policy, prompts, num_samples, sampling, **kwargs)
 
-    monkeypatch.setattr(local, "sample_responses", sample)
+    monkeypatch.setattr(native, "sample_responses", sample)
     assert train(small_config("dapo", *SETTINGS), tmp_path / "run").finished
     assert batches[0] == 65536
     assert batches[-1] <= 2000

@@ -1,5 +1,6 @@
 """Reward functions of a user's own: what goes wrong is named and bounded, and never swallowed."""
 
+import json
 import os
 import subprocess
 import sys
@@ -133,6 +134,13 @@ def test_rewards_that_are_not_finite_stop_a_run_after_some_steps(tmp_path, small
     ):
         train(config, tmp_path / "run", quiet=True)
     assert [row["optim/skipped_updates"] for row in repeatable_rows(tmp_path / "run")] == [1, 1]
+
+
+def test_a_run_whose_every_reward_is_not_finite_does_not_end_as_finished(tmp_path, small_config):
+    config = small_config("dapo", "reward.function=fault_rewards:not_a_number", "train.steps=2")
+    with pytest.raises(UserError, match=r"trained nothing: all of its 2 updates were skipped"):
+        train(config, tmp_path / "run", quiet=True)
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] == "failed"
 
 
 def test_one_infinite_reward_costs_one_step_and_its_prompt_is_named(tmp_path, small_config, capsys):

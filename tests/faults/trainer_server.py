@@ -11,7 +11,7 @@ import signal
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -42,6 +42,7 @@ class Order:
     """(signal, words): each is sent when the trainer has said the words, one after the other."""
     kill_after: float | None = None
     """SIGKILL from outside after this many seconds."""
+    environment: dict[str, str] = field(default_factory=dict)
     largest_file: int | None = None
     """Bytes a file may have: the system refuses more."""
 
@@ -69,6 +70,7 @@ def be_trainer(order: Order, log: int) -> None:
     os.dup2(log, 2)
     code = 1
     try:
+        os.environ.update(order.environment)
         if order.largest_file is not None:
             _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
             resource.setrlimit(resource.RLIMIT_FSIZE, (order.largest_file, hard))

@@ -95,8 +95,8 @@ def test_the_prompts_keys_are_not_repeated(policy, encoded):
     prompts = prefilled(policy, encoded)
     held = prompts.cache.layers[0].keys
     going = policy.continuation(prompts, 32, 4)
-    assert going._layers[0].prompt_keys.data_ptr() == held.data_ptr()
-    assert len(going._layers[0].prompt_keys) == NUM_PROMPTS
+    assert going.cohorts[0].layers[0].prompt_keys.data_ptr() == held.data_ptr()
+    assert len(going.cohorts[0].layers[0].prompt_keys) == NUM_PROMPTS
 
 
 def test_slots_map_every_response_to_its_prompt_and_back():

@@ -1,5 +1,12 @@
-import torch
+import os
 
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from pivot.data.images import ImageError
+from pivot.models.encoding import PromptEncoder, UnreadablePrompt
 from pivot.tiny import procedural
 from pivot.types import Prompt
 
@@ -57,3 +64,32 @@ def test_the_cache_forgets_the_oldest_and_never_mixes_prompts(policy, picture):
         encoder.encode(Prompt(f"p{index}", "<image>One?", "1", (picture(),)))
     assert encoder._cache_bytes <= encoder.cache_limit
     assert len(encoder._cache) < 20
+
+
+def test_images_are_kept_as_bytes_and_given_to_the_model_to_the_last_bit(policy, picture):
+    noise = np.random.default_rng(0).integers(0, 256, (90, 130, 3), dtype=np.uint8)
+    image = policy.family.encode_image(Image.fromarray(noise))
+    expected = policy.family.image_processor(images=[Image.fromarray(noise)], return_tensors="pt")
+    assert torch.equal(image.pixels, expected["pixel_values"].float())
+    assert image.values.dtype == torch.uint8
+    assert image.pixels.nbytes == 8 * image.values.nbytes, "four bytes per value, and two equal frames"
+
+
+class _Broken:
+    def open(self):
+        raise ImageError("it is torn")
+
+
+def test_images_read_ahead_are_those_that_encoding_reads(policy, picture, monkeypatch):
+    prompts = [procedural.make("count", "train", i) for i in range(5)]
+    bad = Prompt("bad", "<image>What?", "1", (_Broken(),))
+    plain = [PromptEncoder(policy.family).encode(prompt) for prompt in prompts]
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: range(4), raising=False)
+    encoder = PromptEncoder(policy.family)
+    encoder.read_images([*prompts, bad])
+    monkeypatch.setattr(encoder, "_images", lambda prompt: pytest.fail("read twice"))
+    for prompt, expected in zip(prompts, plain, strict=True):
+        found = encoder.encode(prompt)
+        assert torch.equal(found.images[0].values, expected.images[0].values)
+    with pytest.raises(UnreadablePrompt, match="'bad' has an image that cannot be used: it is torn"):
+        encoder.encode(bad)

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from pivot.models import shared_prefix
 from pivot.models.corruption import Corruption, Corruptor
 from pivot.models.rows import PromptWithResponses, tree_rows
 from pivot.tiny import procedural
@@ -70,6 +71,23 @@ def test_layouts_give_the_same_gradient(policy, units):
     for name, gradient in gradients[0].items():
         difference = (gradient - gradients[1][name]).norm() / gradient.norm().clamp(min=1e-6)
         assert difference < 1e-4, name
+
+
+@torch.no_grad()
+def test_the_gpus_attention_is_the_cpus(policy, units, monkeypatch):
+    """FlexAttention has no backward on a CPU, and is evaluated there without its kernels; who sees whom is the same.
+
+    The first unit has siblings with common beginnings of different lengths: a tree with branches.
+    """
+    first = units[0].responses[1]
+    alike = [first, torch.cat([first[:3], first[:2]]), torch.cat([first[:9], first[:4]]), first[:6]]
+    branching = [PromptWithResponses(units[0].prompt, alike), *units[1:]]
+    features = policy.features([unit.prompt for unit in branching])
+    masked = policy.score(branching, features, layout="tree")
+    monkeypatch.setattr(shared_prefix, "has_flex_kernel", lambda device: True)
+    flexed = policy.score(branching, features, layout="tree")
+    torch.testing.assert_close(masked.logprobs_BT, flexed.logprobs_BT, atol=2e-5, rtol=0)
+    torch.testing.assert_close(masked.entropy_BT, flexed.entropy_BT, atol=2e-5, rtol=0)
 
 
 @pytest.mark.parametrize("layout", ["tree", "repeated"])

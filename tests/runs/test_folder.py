@@ -115,10 +115,10 @@ def test_resuming_drops_later_rows_and_keeps_them_elsewhere(tmp_path):
         for step in range(1, 6):
             run.append_metrics({"step": step})
             run.append_rollouts([{"step": step, "prompt_id": name} for name in "ab"])
-        assert run.truncate_after(3) == 6
+        assert run.settle_rows(3) == 6
         assert [row["step"] for row in run.read_metrics()] == [1, 2, 3]
         run.append_metrics({"step": 4, "again": True})
-        assert run.truncate_after(3) == 1
+        assert run.settle_rows(3) == 1
         run.append_metrics({"step": 4})
         assert [row["step"] for row in run.read_metrics()] == [1, 2, 3, 4]
     dropped = (tmp_path / "metrics.dropped.jsonl").read_text().splitlines()
@@ -131,7 +131,7 @@ def test_rows_up_to_the_checkpoint_are_left_untouched(tmp_path):
     with started(tmp_path) as run:
         run.append_metrics({"step": 1})
         before = run.metrics_path.stat()
-        assert run.truncate_after(1) == 0
+        assert run.settle_rows(1) == 0
         after = run.metrics_path.stat()
         assert (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns)
     assert not (tmp_path / "metrics.dropped.jsonl").exists()
@@ -141,7 +141,7 @@ def test_rows_up_to_the_checkpoint_are_left_untouched(tmp_path):
 def test_a_torn_last_line_is_repaired_before_rows_are_added(tmp_path, tail):
     with started(tmp_path) as run:
         run.metrics_path.write_bytes(b'{"step": 0}\n' + tail)
-        run.truncate_after(1)
+        run.settle_rows(1)
         run.append_metrics({"step": 2})
         assert [row["step"] for row in run.read_metrics()] == ([0, 2] if b"lo" in tail else [0, 1, 2])
 
@@ -169,6 +169,6 @@ def test_a_killed_writer_leaves_rows_that_can_be_continued(tmp_path):
     writer.stdout.close()
     with RunFolder.open(tmp_path) as run:
         last = run.read_metrics()[-1]["step"]
-        run.truncate_after(last - 1)
+        run.settle_rows(last - 1)
         run.append_metrics({"step": last})
         assert [row["step"] for row in run.read_metrics()] == list(range(1, last + 1))

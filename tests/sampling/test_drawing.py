@@ -11,7 +11,7 @@ NOTHING = torch.tensor([], dtype=torch.int64)
 
 def frequencies(logits, sampling, banned=NOTHING, draws=40_000):
     uniform = torch.from_numpy(uniform_stream(5, draws))
-    tokens = draw_tokens(logits.expand(draws, -1), uniform, sampling, banned)
+    tokens = draw_tokens(logits.index_fill(-1, banned, -torch.inf).expand(draws, -1), uniform, sampling)
     return np.bincount(tokens.numpy(), minlength=logits.numel()) / draws
 
 
@@ -44,10 +44,22 @@ def test_nucleus_by_hand():
     torch.testing.assert_close(keep_nucleus(probs, 0.95), probs)
 
 
+@pytest.mark.parametrize("top_p", [0.3, 0.9, 0.99, 0.999])
+def test_nucleus_of_a_large_vocabulary_is_that_of_a_full_sort(top_p):
+    """Peaked rows need a few tokens, flat ones most of them."""
+    generator = torch.Generator().manual_seed(0)
+    scale = torch.tensor([[0.01], [1.0], [3.0], [8.0]])
+    probs_NV = (torch.randn(4, 5000, generator=generator) * scale).softmax(-1)
+    ordered, order = probs_NV.sort(-1, descending=True)
+    kept = ordered.masked_fill(ordered.cumsum(-1) - ordered >= top_p, 0.0)
+    expected_NV = torch.zeros_like(probs_NV).scatter(-1, order, kept)
+    assert torch.equal(keep_nucleus(probs_NV, top_p), expected_NV)
+
+
 def test_the_edges_of_the_unit_interval_hit_tokens_with_probability():
     logits = torch.tensor([[-torch.inf, 0.0, 0.0, -torch.inf]] * 2)
     edges = torch.tensor([0.0, 1.0 - 2**-53], dtype=torch.float64)
-    assert draw_tokens(logits, edges, Sampling(), NOTHING).tolist() == [1, 2]
+    assert draw_tokens(logits, edges, Sampling()).tolist() == [1, 2]
 
 
 def test_streams_depend_on_their_key_alone():

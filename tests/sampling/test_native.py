@@ -1,10 +1,11 @@
 import pytest
 import torch
 
+from pivot.errors import UserError
+from pivot.models import decoding
 from pivot.models.loading import ModelOptions, load_policy
 from pivot.models.rows import PromptWithResponses
-from pivot.sampling import Sampling, sample_responses
-from pivot.sampling.native import plan_batches
+from pivot.sampling import NativeSampler, SampleRequest, Sampling, native, sample_responses
 from pivot.tiny import procedural
 from pivot.types import Prompt
 
@@ -127,9 +128,81 @@ def test_one_prefill_and_one_vision_pass_a_prompt(policy, monkeypatch):
     assert [rows for rows, _ in seen] == [3], "the prompts themselves, once, not their repetitions"
 
 
-def test_batches_hold_every_prompt_once_within_the_budget():
-    lengths = [30, 10, 20, 40, 10]
-    batches = plan_batches(lengths, num_samples=2, max_tokens=10, batch_tokens=130)
-    assert sorted(i for batch in batches for i in batch) == [0, 1, 2, 3, 4]
-    for batch in batches:
-        assert len(batch) == 1 or 2 * (max(lengths[i] for i in batch) + 10) * len(batch) <= 130
+def test_waiting_prompts_take_the_room_of_finished_ones(policy, monkeypatch):
+    """Three of six prompts fit at once; the others start while some of the first are still being decoded."""
+    tasks = ("count", "angle", "bars")
+    prompts = [policy.encoder.encode(procedural.make(task, "train", i)) for i in range(2) for task in tasks]
+    whole = dict(sample_responses(policy, prompts, 4, Sampling(max_tokens=64)))
+    budget = 3 * (max(len(p) for p in prompts) + 4 * 64)
+    held, started = [], []
+    next_cohort = native._Decoder._next_cohort
+
+    def spy(self):
+        running = len(self.rows)
+        chosen = next_cohort(self)
+        if chosen:
+            started.append((running, len(chosen)))
+        return chosen
+
+    def refilled(self, hidden_ND, plain=native._Decoder._refilled):
+        hidden_ND = plain(self, hidden_ND)
+        held.append(self._held_tokens())
+        return hidden_ND
+
+    monkeypatch.setattr(native._Decoder, "_next_cohort", spy)
+    monkeypatch.setattr(native._Decoder, "_refilled", refilled)
+    found = dict(sample_responses(policy, prompts, 4, Sampling(max_tokens=64), batch_tokens=budget))
+    assert max(held) <= budget
+    assert started[0] == (0, 3)
+    assert any(running for running, _ in started[1:]), "a cohort joined others"
+    assert sum(size for _, size in started) == 6
+    for index, responses in whole.items():
+        for mine, other in zip(found[index], responses, strict=True):
+            assert mine.token_ids_T.tolist() == other.token_ids_T.tolist()
+            torch.testing.assert_close(mine.logprobs_T, other.logprobs_T, atol=3e-5, rtol=0)
+
+
+def test_looking_rarely_for_finished_sequences_changes_nothing(policy, monkeypatch):
+    """On a GPU the host looks every few tokens: sequences go on past their end until then."""
+    prompts = [policy.encoder.encode(procedural.make("count", "train", i)) for i in range(4)]
+    sampling = Sampling(max_tokens=45)
+    often = dict(sample_responses(policy, prompts, 4, sampling))
+    monkeypatch.setattr(native, "CPU_CHECK_EVERY", 8)
+    rarely = dict(sample_responses(policy, prompts, 4, sampling, batch_tokens=2 * (200 + 4 * 45)))
+    for index, responses in often.items():
+        for mine, other in zip(rarely[index], responses, strict=True):
+            assert mine.token_ids_T.tolist() == other.token_ids_T.tolist()
+            assert mine.truncated == other.truncated
+
+
+def test_scores_in_bfloat16_keep_their_precision():
+    """Scores rounded to bfloat16 would shift attention weights by several percent."""
+    policy = load_policy("tiny", ModelOptions(dtype="bfloat16"))
+    prompts = [policy.encoder.encode(procedural.make("count", "train", i)) for i in range(3)]
+    kinds = []
+    scores = decoding._scores
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(decoding, "_scores", lambda *a: kinds.append(scores(*a).dtype) or scores(*a))
+        list(sample_responses(policy, prompts, 2, Sampling(max_tokens=4)))
+    assert set(kinds) == {torch.float32}
+
+
+def test_running_out_of_memory_halves_what_is_held_in_training_and_evaluation(policy, monkeypatch):
+    prompts = [procedural.make("count", "train", i) for i in range(4)]
+    request = SampleRequest(2, Sampling(max_tokens=8), key=(0,))
+    real, budgets = native.sample_responses, []
+
+    def sample(*args, batch_tokens, **kwargs):
+        budgets.append(batch_tokens)
+        if batch_tokens > 300:
+            raise MemoryError
+        return real(*args, batch_tokens=batch_tokens, **kwargs)
+
+    monkeypatch.setattr(native, "sample_responses", sample)
+    sampler = NativeSampler(policy)
+    found = dict(sampler.sample(prompts, request))
+    assert sorted(found) == [0, 1, 2, 3]
+    assert budgets[0] == native.CPU_BATCH_TOKENS
+    assert budgets[-1] == sampler.batch_tokens <= 300
+    with pytest.raises(UserError, match=r"rollout.batch_tokens was not"):
+        dict(NativeSampler(policy, halve_on_oom=False).sample(prompts, request))

@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 pytest.importorskip("verl")
 
 STEPS = 12
+LISTS = ("answers/top", "answers/differing")
 
 
 def rows_of(run: Path) -> list[dict]:
@@ -125,7 +126,8 @@ def test_the_run_is_the_local_engines(stopped_and_resumed, tmp_path):
             break  # one token, drawn within rounding of its neighbour, is another one; from here on they go apart
         assert ours.keys() == theirs.keys()
         for name, value in ours.items():
-            assert theirs[name] == pytest.approx(value, rel=1e-3, abs=1e-3), f"step {ours['step']}: {name}"
+            expected = value if name in LISTS else pytest.approx(value, rel=1e-3, abs=1e-3)
+            assert theirs[name] == expected, f"step {ours['step']}: {name}"
         same += 1
     assert same >= 3
 

@@ -19,7 +19,7 @@ from functools import partial
 
 from pivot import __version__
 from pivot.errors import UserError
-from pivot.terminal import printable
+from pivot.terminal import printable, protect_output
 
 COMMANDS = {
     "train": "train a model with PIVOT or one of the methods it is compared with",
@@ -45,6 +45,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 def main(argv: list[str] | None = None) -> int:
     """Run a command; a UserError becomes one sentence on standard error and exit code 2."""
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    protect_output()
     argv = sys.argv[1:] if argv is None else argv
     with _ending_on_interrupt(_command(argv)):
         args = _parse(argv)

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import argparse
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pivot.cli.options import add_model_settings
-from pivot.data import DataSpec
+from pivot.cli.options import add_data_settings, add_model_settings, check_temperature, data_settings
 from pivot.errors import UserError
-from pivot.tiny import procedural
+from pivot.terminal import printable
 from pivot.types import Prompt
 
 if TYPE_CHECKING:
     from pivot.evaluate.attention import ImageAttention
-
-PROCEDURAL = "tiny"
-DEFAULT_SPLIT = "test"
+    from pivot.evaluate.target import Target
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,6 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--data", required=True, metavar="NAME",
         help="`tiny`, `tiny-SPLIT` (such as tiny-ood), a benchmark or training set, a hub id, or a file",
     )  # fmt: skip
+    add_data_settings(parser)
     parser.add_argument("--split", help="split of the data set (default: the set's usual one)")
     parser.add_argument("--limit", type=int, default=64, metavar="N", help="number of prompts (default: 64)")
     parser.add_argument(
@@ -48,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     _check(args)
-    prompts = _with_images(load_prompts(args.data, args.split, args.limit), args.data)
+    prompts = _with_images(_load_prompts(args), args.data)
     # torch and matplotlib are imported once the data is known to be usable.
     from pivot.report.attention import AttentionStudy, write_attention
 
@@ -60,14 +59,30 @@ def run(args: argparse.Namespace) -> int:
 
 def _measure(args: argparse.Namespace, prompts: list[Prompt]) -> list[ImageAttention]:
     """Measure every model; prints the settings of all of them first."""
+    from pivot.evaluate.target import leased_target
+
+    with ExitStack() as stack:
+        targets = [stack.enter_context(leased_target(name)) for name in args.models]
+        return _measure_targets(targets, args, prompts)
+
+
+def _measure_targets(
+    targets: list[Target], args: argparse.Namespace, prompts: list[Prompt]
+) -> list[ImageAttention]:
     from pivot.evaluate.attention import measure
-    from pivot.evaluate.target import GivenOptions, choose_conditions, find_target
+    from pivot.evaluate.target import GivenOptions, choose_conditions
     from pivot.models.loading import ModelOptions, load_policy
     from pivot.sampling import Sampling
 
-    targets = [find_target(name) for name in args.models]
     limits = (args.min_pixels, args.max_pixels)
-    given = GivenOptions(args.recipe, *limits, max_tokens=args.max_tokens, dtype=args.dtype)
+    given = GivenOptions(
+        args.recipe,
+        *limits,
+        max_tokens=args.max_tokens,
+        dtype=args.dtype,
+        system=args.system,
+        template=args.template,
+    )
     conditions = list(zip(targets, choose_conditions(targets, given), strict=True))
     for target, chosen in conditions:
         print(f"{target.name}: {chosen.describe(graded=False)}")
@@ -77,8 +92,9 @@ def _measure(args: argparse.Namespace, prompts: list[Prompt]) -> list[ImageAtten
         options = ModelOptions(dtype=chosen.dtype.value, min_pixels=low, max_pixels=high)
         policy = load_policy(str(target.folder), options)
         sampling = Sampling(temperature=args.temperature, max_tokens=chosen.max_tokens.value)
+        asked = [chosen.prompt.value.style.apply(prompt) for prompt in prompts]
         found = measure(
-            policy, prompts, target.name, num_samples=args.samples, sampling=sampling, seed=args.seed
+            policy, asked, target.name, num_samples=args.samples, sampling=sampling, seed=args.seed
         )
         layers = "  ".join(f"{mass:.1%}" for mass in found.mean_N)
         print(f"{target.name}: {layers}  ({found.num_tokens_P.mean():.0f} tokens per response)")
@@ -87,6 +103,7 @@ def _measure(args: argparse.Namespace, prompts: list[Prompt]) -> list[ImageAtten
 
 
 def _check(args: argparse.Namespace) -> None:
+    check_temperature(args.temperature)
     for option, value in (("--limit", args.limit), ("--samples", args.samples)):
         if value < 1:
             raise UserError(f"{option} is {value}; it must be at least 1.")
@@ -95,14 +112,14 @@ def _check(args: argparse.Namespace) -> None:
         raise UserError(f"--model {repeated[0]} is given twice; name each model once.")
 
 
-def load_prompts(name: str, split: str | None, limit: int) -> list[Prompt]:
-    """The first prompts of a set; `tiny` and `tiny-SPLIT` are procedural."""
-    family, _, named = name.partition("-")
-    if family == PROCEDURAL and (not named or named in procedural.SPLITS):
-        return list(procedural.dataset(split or named or DEFAULT_SPLIT, limit))
-    from pivot.evaluate import benchmarks
+def _load_prompts(args: argparse.Namespace) -> list[Prompt]:
+    """The first prompts of a set; says what is not used."""
+    from pivot.evaluate.sets import SetOptions, read_set
 
-    return benchmarks.load(DataSpec(name, split=split, limit=limit)).usable()
+    data = read_set(args.data, SetOptions({}, args.limit, split=args.split, data=data_settings(args)))
+    if data.skipped:
+        print(f"pivot attention: {printable(data.summary())}", file=sys.stderr)
+    return data.usable()
 
 
 def _with_images(prompts: list[Prompt], data: str) -> list[Prompt]:

@@ -11,10 +11,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from pivot.console import Console
 from pivot.errors import UserError
 from pivot.experience import BufferRow, ExperienceBuffer, StoredResponse
 from pivot.experience.storage import FILE_NAME
@@ -45,6 +45,7 @@ def run(args: argparse.Namespace) -> int:
     if args.top < 0:
         raise UserError(f"--top is {args.top}; it must be at least 0.")
     location = locate(args.run)
+    check_replay(location)
     buffer = ExperienceBuffer.load(location.folder)
     overview = describe(buffer, args.top, load_decoder(location.model))
     overview = {"buffer": str(location.folder), **overview}
@@ -71,6 +72,18 @@ def locate(path: Path) -> Location:
     if not (checkpoint.path / "buffer" / FILE_NAME).is_file():
         raise UserError(f"{checkpoint.path} contains no experience buffer; methods without replay have none.")
     return Location(checkpoint.path / "buffer", checkpoint.path / "model")
+
+
+def check_replay(location: Location) -> None:
+    """Refuse the empty buffer of a run whose method never fills it."""
+    # RUN/checkpoints/step-N/buffer
+    stored = location.folder.resolve().parents[2] / "config.json"
+    method = json.loads(stored.read_bytes()).get("method", {}) if stored.is_file() else {}
+    if method.get("replay", True) is False:
+        raise UserError(
+            f"{stored.parent} was trained with {method.get('name')}, a method without replay: it has no experience "
+            "buffer."
+        )
 
 
 def load_decoder(model: Path) -> Callable[[list[int]], str] | None:
@@ -143,7 +156,7 @@ def _anchor(
 
 
 def _print(overview: dict[str, Any]) -> None:
-    console, stats = Console(highlight=False), overview["stats"]
+    console, stats = Console(), overview["stats"]
     console.print(Text(printable(f"Experience buffer {overview['buffer']}"), style="bold"))
     summary = Table.grid(padding=(0, 2))
     for name, value in (

@@ -10,6 +10,7 @@ from pivot.config import Config
 from pivot.errors import UserError
 
 if TYPE_CHECKING:
+    from pivot.runs.resuming import Accept
     from pivot.runs.run import RunResult
 
 OPTIONS = ("nodes", "gpus", "address", "rollout", "verl", "dry-run")
@@ -65,13 +66,13 @@ def is_asked(args: argparse.Namespace, resumed: Path | None) -> bool:
     return False
 
 
-def run(args: argparse.Namespace, out: Path, config: Config | None) -> RunResult | None:
+def run(args: argparse.Namespace, out: Path, config: Config | None, accept: Accept) -> RunResult | None:
     """Start a run or, without a configuration, resume one; None after `--dry-run`."""
     from pivot.engines.verl import launch
     from pivot.engines.verl.compose import ClusterOptions
 
     if config is None:
-        return launch.resume(out, quiet=args.quiet)
+        return launch.resume(out, quiet=args.quiet, accept=accept)
     for name in ("nodes", "gpus"):
         if getattr(args, name) is not None and getattr(args, name) < 1:
             raise UserError(f"--{name} must be at least 1, got {getattr(args, name)}")

@@ -26,7 +26,7 @@ def run(args: argparse.Namespace) -> int:
     report: dict[str, Any] = {"machine": asdict(machine)}
     lines, fits = _machine_lines(machine), True
     if asked:
-        config = options.from_arguments(args, default_recipe="tiny")
+        config = options.from_arguments(args)
         model = find_architecture(config.model.path)
         verdict = judge(config, model, machine.device(config.model.device))
         fits = verdict.fits

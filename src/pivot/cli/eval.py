@@ -11,7 +11,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -22,7 +21,8 @@ from rich.progress import (
 )
 
 from pivot.cli import eval_tables
-from pivot.cli.options import add_model_settings
+from pivot.cli.options import add_data_settings, add_model_settings, check_temperature, data_settings
+from pivot.console import Console
 from pivot.errors import UserError
 from pivot.evaluate import benchmarks
 from pivot.evaluate.matching import GRADERS, BenchmarkJudge
@@ -31,8 +31,8 @@ from pivot.evaluate.sampling import evaluation_request
 from pivot.evaluate.scoring import add_scores
 from pivot.evaluate.sets import PROCEDURAL, EvaluationSet, SetOptions, expand, load_sets
 from pivot.evaluate.settings import EvaluationSettings
-from pivot.evaluate.target import GivenOptions, Target, choose_conditions, find_target
-from pivot.models.loading import ModelOptions, load_policy
+from pivot.evaluate.target import GivenOptions, Target, choose_conditions, leased_target
+from pivot.models.loading import ModelOptions, check_folder, load_policy
 from pivot.runs.card import write_card
 from pivot.sampling import NativeSampler, Sampler, Sampling
 
@@ -47,9 +47,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "compare several models",
     )  # fmt: skip
     parser.add_argument(
-        "--benchmarks", required=True, metavar="A,B",
+        "--benchmarks", default="", metavar="A,B",
         help=f"names from `pivot benchmarks`, the groups {', '.join(benchmarks.GROUPS)}, the splits "
         f"{', '.join(PROCEDURAL)}, a data file, a hub id, or your own module:BENCHMARK",
+    )  # fmt: skip
+    parser.add_argument(
+        "--data", action="append", default=[], metavar="NAME",
+        help="a set of your own, as `pivot train --data` takes it: a file, a folder or a hub id; may be repeated",
     )  # fmt: skip
     parser.add_argument(
         "--samples", type=int, default=8, metavar="K", help="responses per prompt (default: 8)"
@@ -72,6 +76,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     sampling.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N (default: auto)")
     add_model_settings(parser, graders=tuple(GRADERS))
     data = parser.add_argument_group("data and output")
+    add_data_settings(data)
+    data.add_argument("--split", metavar="NAME", help="split to evaluate on (default: a set's usual one)")
     data.add_argument(
         "--path",
         action="append",
@@ -93,7 +99,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     console = Console()
-    targets = [find_target(name) for name in dict.fromkeys(args.model)]
+    with ExitStack() as stack:
+        # Leased before they are looked at: a training run deletes old checkpoints.
+        targets = [stack.enter_context(leased_target(name)) for name in dict.fromkeys(args.model)]
+        return _evaluate_all(targets, args, console)
+
+
+def _evaluate_all(targets: list[Target], args: argparse.Namespace, console: Console) -> int:
     settings = settings_for(targets, args)
     sets = chosen_sets(args)
     for note in (note for chosen in sets for note in chosen.notes):
@@ -103,7 +115,7 @@ def run(args: argparse.Namespace) -> int:
         for target, out in zip(targets, folders(targets, args.out), strict=True):
             entries[target.name] = evaluate_target(target, sets, settings[target.name], out, args)
             console.print(eval_tables.terminal_table(target.name, entries[target.name]))
-            console.print(f"samples and scores: {out}", highlight=False, soft_wrap=True)
+            console.print(f"samples and scores: {out}", soft_wrap=True)
     except KeyboardInterrupt:
         print("pivot eval: stopped; run the same command again to continue", file=sys.stderr)
         return INTERRUPTED
@@ -111,14 +123,18 @@ def run(args: argparse.Namespace) -> int:
         folder = args.out or Path("eval")
         for text in eval_tables.write_comparison(entries, folder):
             print(f"\n{text}", end="")
-        console.print(f"Markdown, LaTeX and CSV: {folder}", highlight=False, soft_wrap=True)
+        console.print(f"Markdown, LaTeX and CSV: {folder}", soft_wrap=True)
     return 0
 
 
 def chosen_sets(args: argparse.Namespace) -> list[EvaluationSet]:
-    """The sets that --benchmarks names."""
-    names = expand([name.strip() for name in args.benchmarks.split(",") if name.strip()])
-    return load_sets(names, SetOptions(_paths(args.path, names), args.limit, args.strict, args.papo_eval))
+    """The sets that --benchmarks and --data name."""
+    names = expand([*(name.strip() for name in args.benchmarks.split(",") if name.strip()), *args.data])
+    if not names:
+        raise UserError("name what to evaluate on: --benchmarks A,B from `pivot benchmarks`, or --data FILE.")
+    paths = _paths(args.path, names)
+    how = SetOptions(paths, args.limit, args.strict, args.papo_eval, args.split, data_settings(args))
+    return load_sets(names, how)
 
 
 def settings_for(
@@ -127,16 +143,23 @@ def settings_for(
     """Model -> its settings; shows them with their sources."""
     if args.samples < 1:
         raise UserError(f"--samples is {args.samples}; it must be at least 1.")
+    check_temperature(args.temperature)
     asked = GivenOptions(
-        args.recipe, args.min_pixels, args.max_pixels, args.grader, args.max_tokens, args.dtype
-    )
+        args.recipe, args.min_pixels, args.max_pixels, args.grader, args.max_tokens, args.dtype,
+        args.system, args.template, args.answer,
+    )  # fmt: skip
     found = {}
     for target, chosen in zip(targets, choose_conditions(targets, asked), strict=True):
         show(f"{target.name}: {chosen.describe()}")
         sampling = Sampling(args.temperature, max_tokens=chosen.max_tokens.value)
         request = evaluation_request(args.samples, sampling, args.seed)
         found[target.name] = EvaluationSettings(
-            request, chosen.grader.value, args.engine, chosen.dtype.value, *chosen.limits.value
+            request,
+            chosen.grader.value,
+            args.engine,
+            chosen.dtype.value,
+            *chosen.limits.value,
+            prompt=chosen.prompt.value,
         )
     return found
 
@@ -166,7 +189,7 @@ def evaluate_target(
     """All entries of one model; each is written to scores.json as soon as it is finished."""
     entries: list[Entry] = []
     with ExitStack() as stack:
-        judge = stack.enter_context(BenchmarkJudge(settings.grader))
+        judge = stack.enter_context(BenchmarkJudge(settings.grader, prompt=settings.prompt))
         progress = stack.enter_context(_progress(args.quiet))
 
         @cache
@@ -194,13 +217,14 @@ def _open_sampler(target: Target, settings: EvaluationSettings, device: str) -> 
     if settings.engine == "vllm":
         from pivot.sampling.vllm_sampler import VllmSampler
 
+        check_folder(str(target.folder), options)
         return VllmSampler(target.folder, options)
     return NativeSampler(load_policy(str(target.folder), options))
 
 
 def _progress(quiet: bool) -> Progress:
     return Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),

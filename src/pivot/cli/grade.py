@@ -40,6 +40,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="pivot",
         help="mathruler: grade as PAPO does (default: pivot)",
     )
+    parser.add_argument(
+        "--answer",
+        metavar="FORM",
+        default="boxed",
+        help="where responses answer: boxed, tag (<answer>...</answer>) or a regular expression with one group "
+        "(default: boxed)",
+    )
     parser.add_argument("--workers", type=int, default=2, help="library processes (default: 2)")
 
 
@@ -48,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     if args.workers < 1:
         raise UserError(f"--workers is {args.workers}; it must be at least 1.")
     unread = total = 0
-    with Verifier(args.grader, workers=args.workers) as verifier:
+    with Verifier(args.grader, workers=args.workers, answer=args.answer) as verifier:
         for lines in _chunks(sys.stdin.buffer):
             pairs = [line if isinstance(line, Reward) else _pair(line) for line in lines]
             sys.stdout.write("".join(_verdict(reward) for reward in _grade(verifier, pairs)))

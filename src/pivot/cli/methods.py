@@ -7,12 +7,12 @@ import json
 from collections.abc import Callable
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from pivot.config.describe import describe_field, spell
 from pivot.config.methods import find_method, method_to_dict
 from pivot.config.schema import method_fields, section_doc
+from pivot.console import Console
 from pivot.method import PRESETS, Method
 from pivot.method.presets import GROUPS
 
@@ -76,7 +76,7 @@ def _print_tables() -> None:
     for title in ("method", *COLUMNS, FURTHER):
         table.add_column(title, no_wrap=title != FURTHER and console.width >= MIN_WIDTH)
     for title, names in GROUPS.items():
-        table.add_row(f"[bold]{title}[/bold]")
+        table.add_row(title, style="bold")
         for method in (PRESETS[name] for name in names):
             cells = [write(method.settings()) for _, write in COLUMNS.values()]
             further = {name: value for name, value in turned_on(method).items() if name not in covered}
@@ -85,7 +85,7 @@ def _print_tables() -> None:
             )
         table.add_section()
     console.print(table)
-    console.print("`pivot methods NAME` explains a method and lists its settings.", highlight=False)
+    console.print("`pivot methods NAME` explains a method and lists its settings.")
 
 
 def _listing(method: Method) -> list[str]:

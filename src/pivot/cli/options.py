@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import TypedDict, Unpack
 
 from pivot import recipes
 from pivot.config.loading import apply_settings, load_file, overlay
 from pivot.config.methods import find_method
-from pivot.config.sections import Config
-from pivot.config.validation import validate
+from pivot.config.sections import Config, DataConfig
+from pivot.config.validation import problems, validate
+from pivot.errors import UserError
 
 
 class Shortcuts(TypedDict, total=False):
@@ -27,12 +29,12 @@ class Shortcuts(TypedDict, total=False):
 
 
 SHORTCUTS = {
-    "method": ("method",),
-    "corruption": ("corruption", "kind"),
-    "steps": ("train", "steps"),
-    "seed": ("train", "seed"),
-    "model": ("model", "path"),
-    "data": ("data", "train"),
+    "method": "method",
+    "corruption": "corruption.kind",
+    "steps": "train.steps",
+    "seed": "train.seed",
+    "model": "model.path",
+    "data": "data.train",
 }
 """Option -> its setting."""
 
@@ -51,18 +53,10 @@ def resolve(
     """
     mapping = {} if config_file is None else load_file(config_file)
     config = recipes.from_mapping(mapping, recipe)
-    for name, value in shortcuts.items():
-        if value is not None:
-            config = overlay(config, _nested(SHORTCUTS[name], value))
-    config = apply_settings(config, settings)
+    given = [f"{SHORTCUTS[name]}={value}" for name, value in shortcuts.items() if value is not None]
+    config = apply_settings(config, [*given, *settings])
     validate(config)
     return config
-
-
-def _nested(path: tuple[str, ...], value: Any) -> dict[str, Any]:
-    for key in reversed(path):
-        value = {key: value}
-    return value
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -71,7 +65,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "configuration", "In order of precedence: later options override earlier ones."
     )
     group.add_argument(
-        "--recipe", metavar="NAME", help=f"the recipe to start from: {', '.join(recipes.names())}"
+        "--recipe",
+        metavar="NAME",
+        help=f"the recipe to start from: {', '.join(recipes.names())} (default: tiny for a tiny model, else default)",
     )
     group.add_argument(
         "--config", metavar="FILE", help="a YAML, TOML or JSON file, such as a run's config.json"
@@ -85,7 +81,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--steps", type=int, metavar="N", help="number of training steps")
     group.add_argument("--seed", type=int, metavar="N", help="random seed; fixes the run on one machine")
     group.add_argument("--model", metavar="PATH", help="`tiny`, a model folder, or a hub id")
-    group.add_argument("--data", metavar="NAME", help="training set: a known name, a hub id, or a file")
+    group.add_argument(
+        "--data",
+        metavar="NAME",
+        help="training set: a known name, a hub id, a file or a folder; or A,B for several",
+    )
     group.add_argument(
         "--set",
         action="append",
@@ -96,9 +96,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def from_arguments(args: argparse.Namespace, default_recipe: str | None = None) -> Config:
-    """The configuration from the options of `add_arguments`."""
-    recipe = args.recipe or (default_recipe if args.config is None else None)
+def from_arguments(args: argparse.Namespace, *, needs_data: bool = False) -> Config:
+    """The configuration from the options of `add_arguments`; without a recipe or file, the recipe follows the model."""
+    recipe = args.recipe
+    if recipe is None and args.config is None:
+        model = _last(args.settings, "model.path") or args.model
+        recipe = recipes.for_model(model)
+        if (
+            recipe == recipes.REAL_RECIPE
+            and needs_data
+            and not (args.data or _last(args.settings, "data.train"))
+        ):
+            raise UserError(
+                f"--model {model} needs a training set: name it with --data, such as geometry3k or your own file, or "
+                "choose a --recipe."
+            )
     return resolve(recipe, config_file=args.config, settings=args.settings, **_shortcuts(args))
 
 
@@ -107,12 +119,11 @@ def over_run(stored: Config, args: argparse.Namespace) -> Config:
     asked = overlay(stored, {} if args.config is None else load_file(args.config))
     if args.recipe is not None:
         asked = replace(asked, recipe=args.recipe)
-    # The method's name alone says nothing about its settings, which are the run's.
-    same_method = args.method is not None and find_method(args.method).name == stored.method.name
-    for name, value in _shortcuts(args).items():
-        if value is not None and not (name == "method" and same_method):
-            asked = overlay(asked, _nested(SHORTCUTS[name], value))
-    asked = apply_settings(asked, args.settings)
+    shortcuts = _shortcuts(args)
+    if args.method is not None and find_method(args.method).name == stored.method.name:
+        shortcuts["method"] = None  # its name alone says nothing about its settings, which are the run's
+    given = [f"{SHORTCUTS[name]}={value}" for name, value in shortcuts.items() if value is not None]
+    asked = apply_settings(asked, [*given, *args.settings])
     validate(asked)
     return asked
 
@@ -128,6 +139,40 @@ def _shortcuts(args: argparse.Namespace) -> Shortcuts:
     )
 
 
+def _last(settings: Sequence[str], path: str) -> str | None:
+    """The value of the last `path=value`."""
+    found = [value.strip() for name, _, value in (s.partition("=") for s in settings) if name.strip() == path]
+    return found[-1] if found else None
+
+
+def add_data_settings(parser: argparse._ActionsContainer) -> None:
+    """Add --set, which `data_settings` reads: the settings of `data` that `pivot train` has."""
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="data.FIELD=VALUE",
+        dest="settings",
+        help="how data is read, such as data.image_root=DIR or data.answer_column=truth; may be repeated",
+    )
+
+
+def data_settings(args: argparse.Namespace) -> DataConfig:
+    """The settings of `data` from --set."""
+    for setting in args.settings:
+        if not setting.strip().startswith("data."):
+            raise UserError(
+                f"--set takes settings of `data` here, such as data.image_root=DIR, not {setting!r}."
+            )
+        if setting.strip().startswith(("data.train=", "data.weights=", "data.holdout=")):
+            raise UserError(f"{setting.partition('=')[0]} is for training; it has no effect here.")
+    config = apply_settings(Config(), args.settings)
+    wrong = next((sentence for sentence in problems(config) if sentence.startswith("data.")), None)
+    if wrong is not None:
+        raise UserError(wrong)
+    return config.data
+
+
 def add_model_settings(parser: argparse.ArgumentParser, graders: Sequence[str] = ()) -> None:
     """Add the options that `evaluate.target.GivenOptions` holds; without graders there is no --grader."""
     group = parser.add_argument_group(
@@ -140,7 +185,22 @@ def add_model_settings(parser: argparse.ArgumentParser, graders: Sequence[str] =
     )  # fmt: skip
     if graders:
         group.add_argument("--grader", choices=graders, help="the verifier, or PAPO's grader")
+        group.add_argument(
+            "--answer",
+            metavar="FORM",
+            help="where responses answer: boxed, tag or a regular expression with one group",
+        )
+    group.add_argument("--system", metavar="TEXT", help="the system message; empty: the chat template's own")
+    group.add_argument(
+        "--template", metavar="JINJA", help="the user's turn: Jinja text with {{ question }}, or a file"
+    )
     group.add_argument("--max-tokens", type=int, metavar="N", help="longest response, in tokens")
     group.add_argument("--min-pixels", type=int, metavar="N", help="smallest image area after resizing")
     group.add_argument("--max-pixels", type=int, metavar="N", help="largest image area after resizing")
     group.add_argument("--dtype", choices=("float32", "bfloat16"), help="dtype of the weights")
+
+
+def check_temperature(value: float) -> None:
+    """A sampling temperature from the command line."""
+    if not 0 <= value < math.inf:
+        raise UserError(f"--temperature is {value:g}; it must be a number of at least 0.")

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from PIL import Image
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -23,6 +22,7 @@ from rich.progress import (
 )
 
 from pivot import tiny
+from pivot.console import Console
 from pivot.errors import UserError
 from pivot.models.corruption import Corruption, Corruptor
 from pivot.models.loading import load_policy
@@ -94,8 +94,8 @@ def run(args: argparse.Namespace) -> int:
     measured = {}
     for name in sorted(folders):
         measured[name] = measure(folders[name], args.prompts, args.samples)
-        console.print(f"\n[bold]{name}[/bold], {args.samples} samples per prompt, temperature 1, per cent")
-        console.print(figures.markdown(measured[name]["conditions"]), markup=False, soft_wrap=True)
+        console.print(f"\n{name}, {args.samples} samples per prompt, temperature 1, per cent", style="bold")
+        console.print(figures.markdown(measured[name]["conditions"]), soft_wrap=True)
     if not args.figures_only:
         (args.out / FIGURES_FILE).write_text(json.dumps(measured, indent=1) + "\n")
         console.print(f"\ncheckpoints and {FIGURES_FILE} are in {args.out}")
@@ -122,7 +122,7 @@ def _train(starts: Sequence[str], args: argparse.Namespace, console: Console) ->
 
 def _progress(console: Console) -> Progress:
     return Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("loss {task.fields[loss]:.3f}"),

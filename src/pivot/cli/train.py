@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from pathlib import Path
 
 from pivot.cli import cluster, options
@@ -19,8 +18,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_arguments(parser)
     parser.add_argument(
         "--reward",
-        metavar="MODULE:FUNCTION",
-        help="a reward function with TRL's calling convention (reward.function)",
+        action="append",
+        metavar="FUNCTION",
+        help="a reward function: accuracy, format, package.module:name or file.py:name with TRL's calling convention; "
+        "may be repeated (reward.functions; weights: reward.weights)",
     )
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="the run's folder (default: runs/RECIPE-METHOD-SEED)"
@@ -35,6 +36,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--continue", dest="keep_going", action="store_true",
         help="if --out already holds a run: resume it, or show it if it is finished",
     )  # fmt: skip
+    parser.add_argument(
+        "--accept-lost-history", action="store_true",
+        help="resume even if rows of the run's metrics or rollouts are lost, repeated or changed",
+    )  # fmt: skip
+    parser.add_argument(
+        "--accept-changed-config", action="store_true", help="resume even if the run's config.json was edited"
+    )
     cluster.add_arguments(parser)
     parser.add_argument("--quiet", action="store_true", help="no progress display")
     parser.add_argument("--no-report", action="store_true", help="write no report.html at the end")
@@ -48,32 +56,33 @@ def run(args: argparse.Namespace) -> int:
         print(describe())
         return 0
     from pivot.runs import run as run_module
-    from pivot.runs.folder import has_progress
+    from pivot.runs.folder import has_progress, read_status
     from pivot.runs.stopping import STOPPED
 
     if args.reward is not None:
-        args.settings.insert(0, f"reward.function={args.reward}")
+        args.settings.insert(0, f"reward.functions={json.dumps(args.reward)}")
     if args.resume is not None:
         if args.out:
             raise UserError("--resume continues in the run's own folder; leave out --out")
         out, resuming = args.resume, True
     else:
-        config = options.from_arguments(args, default_recipe="tiny")
+        config = options.from_arguments(args, needs_data=True)
         out = args.out or Path("runs") / f"{config.recipe}-{config.method.name}-{config.train.seed}"
         resuming = args.keep_going and has_progress(out)
     uses_verl = cluster.is_asked(args, out if resuming else None)
     if resuming:
         _agree(out, args)
-    if resuming and _status(out) == "finished":
+    if resuming and read_status(out).get("status") == "finished":
         print(f"{out} is finished.")
         _show_end(out, report=not args.no_report)
         return 0
+    accept = run_module.Accept(args.accept_lost_history, args.accept_changed_config)
     if uses_verl:
-        result = cluster.run(args, out, None if resuming else config)
+        result = cluster.run(args, out, None if resuming else config, accept)
         if result is None:
             return 0
     elif resuming:
-        result = run_module.resume(out, quiet=args.quiet)
+        result = run_module.resume(out, quiet=args.quiet, accept=accept)
     else:
         result = run_module.train(config, out, quiet=args.quiet)
     if not result.finished:
@@ -95,19 +104,13 @@ def _agree(out: Path, args: argparse.Namespace) -> None:
         print(f"{out}: {asked.train.steps} steps instead of {stored.train.steps}")
 
 
-def _status(out: Path) -> str | None:
-    path = out / "run.json"
-    return json.loads(path.read_bytes()).get("status") if path.exists() else None
-
-
 def _show_end(out: Path, *, report: bool) -> None:
     """The before/after table, the report, and where the model is."""
-    from rich.console import Console
-
+    from pivot.console import Console
     from pivot.durable import finished_checkpoints
     from pivot.runs.evaluation import before_after_table
 
-    console = Console(file=sys.stdout)
+    console = Console()
     table = before_after_table(out)
     if table is not None:
         console.print(table)

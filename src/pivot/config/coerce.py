@@ -7,11 +7,13 @@ from typing import Any, Literal, get_args, get_origin
 
 import yaml
 
-from pivot.config.schema import describe_type, is_optional, without_none
+from pivot.config.schema import ONE_OR_MORE, describe_type, is_optional, without_none
 from pivot.errors import UserError
 
 NULLS = ("null", "none", "None", "~")
 """How `--set` spells None."""
+AUTO = "auto"
+"""Another spelling of None for numbers, which then follow from something else."""
 
 
 def coerce(value: Any, hint: Any, path: str) -> Any:
@@ -19,9 +21,11 @@ def coerce(value: Any, hint: Any, path: str) -> Any:
 
     Numbers may be written as text ("1e-6" is text to YAML 1.1), whole numbers as 3.0, tuples as lists.
     """
-    if value is None and is_optional(hint):
-        return None
     plain = without_none(hint)
+    if is_optional(hint) and (value is None or (value == AUTO and plain in (int, float))):
+        return None
+    if plain == ONE_OR_MORE:
+        return _one_or_more(value, path)
     if get_origin(plain) is tuple:
         if not isinstance(value, list | tuple):
             raise _mismatch(value, hint, path)
@@ -38,6 +42,9 @@ def parse(text: str, hint: Any, path: str) -> Any:
     if is_optional(hint) and text in NULLS:
         return None
     plain = without_none(hint)
+    if plain == ONE_OR_MORE:
+        listed = text.lstrip().startswith("[") or "," in text
+        return coerce(parse(text, tuple[str, ...], path) if listed else text, hint, path)
     if plain is str or get_origin(plain) is Literal:
         return coerce(text, hint, path)
     if get_origin(plain) is tuple and not text.lstrip().startswith("["):
@@ -48,6 +55,16 @@ def parse(text: str, hint: Any, path: str) -> Any:
     except yaml.YAMLError as error:
         raise _mismatch(text, hint, path) from error
     return coerce(value, hint, path)
+
+
+def _one_or_more(value: Any, path: str) -> str | tuple[str, ...]:
+    """A list of one is that one."""
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, list | tuple):
+        raise _mismatch(value, ONE_OR_MORE, path)
+    found = coerce(value, tuple[str, ...], path)
+    return found[0] if len(found) == 1 else found
 
 
 def _mismatch(value: Any, hint: Any, path: str) -> UserError:

@@ -7,22 +7,31 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
 
-from pivot.config.coerce import coerce, parse
+from pivot.config.coerce import NULLS, coerce, parse
 from pivot.config.methods import Unparsed, find_method, method_to_dict, overlay_method
 from pivot.config.nearest import unknown_setting
 from pivot.config.schema import describe_type, hints
 from pivot.config.sections import Config
+from pivot.data.template import read_template
 from pivot.errors import UserError
 from pivot.method import Method
+from pivot.plugins import absolute
 
 Section = TypeVar("Section")
+FORMER = {"reward.function": "functions"}
+"""A setting of older versions, which took one value -> the list that took its place."""
+READ_ON_LOADING: dict[str, Callable[[Any], Any]] = {
+    "prompt.template": lambda given: None if given is None else read_template(given),
+    "reward.functions": lambda given: tuple(map(absolute, given)),
+}
+"""Settings that name a file: its text, or its absolute path, so that a run does not depend on the folder it starts in."""
 
 
 def to_dict(config: Any) -> dict[str, Any]:
@@ -53,9 +62,14 @@ def overlay(config: Section, mapping: Mapping[str, Any], prefix: str = "") -> Se
     changes: dict[str, Any] = {}
     for key, value in mapping.items():
         path = f"{prefix}{key}"
+        if path in FORMER:
+            key, value = FORMER[path], [] if value is None else [value]
+            path = f"{prefix}{key}"
         if key not in known:
             raise unknown_setting(str(key), known, prefix)
         changes[key] = _value(getattr(config, key), value, known[key], path)
+        if path in READ_ON_LOADING:
+            changes[key] = READ_ON_LOADING[path](changes[key])
     try:
         return replace(config, **changes)  # pyright: ignore[reportArgumentType]
     except ValueError as error:
@@ -85,12 +99,26 @@ def apply_settings(config: Config, settings: Iterable[str]) -> Config:
         if not equals or not path:
             raise UserError(f"--set takes section.field=value, for example train.lr=2e-6, not {setting!r}.")
         _place(mapping, path, text)
+    _choose_duration(mapping.get("train", {}))
     return overlay(config, mapping)
+
+
+def _choose_duration(train: dict[str, Any]) -> None:
+    """Steps that are set replace epochs from an earlier source; both at once contradict each other."""
+    if train.get("steps") is not None and train.get("epochs") is not None:
+        raise UserError(
+            f"train.steps={train['steps']} and train.epochs={train['epochs']} are both set; give only one of them."
+        )
+    if "steps" in train:
+        train.setdefault("epochs", None)
 
 
 def _place(mapping: dict[str, Any], path: str, text: str) -> None:
     """Parse one setting by the type of its field and put it into the nested mapping."""
     *parents, name = path.split(".")
+    if path in FORMER:
+        mapping.setdefault(parents[0], {})[name] = None if text in NULLS else text
+        return
     section: type = Config
     for depth, parent in enumerate(parents):
         hint = _hint(section, parent, ".".join(parents[:depth]))

@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from pivot.config.coerce import coerce, parse
-from pivot.config.nearest import nearest, unknown_setting
+from pivot.config.nearest import unknown_setting
 from pivot.config.schema import hints, method_fields
-from pivot.errors import UserError
+from pivot.errors import UserError, nearest
 from pivot.method import PRESETS, Method, UnknownSetting
 from pivot.method.method import KNOWN_PARTS, SWITCH_OF
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from pivot.config.schema import all_fields
 from pivot.config.sections import Config
-from pivot.errors import UserError
+from pivot.errors import UserError, nearest
 
 
 def unknown_setting(key: str, known: Iterable[str], prefix: str) -> UserError:
@@ -21,12 +21,3 @@ def unknown_setting(key: str, known: Iterable[str], prefix: str) -> UserError:
         for path in (*same_name, *same_words):
             return UserError(f"There is no setting {prefix}{key}; the nearest is {path}.")
     return UserError(f"There is no setting {prefix}{key}; {nearest(key, known, prefix)}.")
-
-
-def nearest(name: str, known: Iterable[str], prefix: str = "") -> str:
-    """`the nearest is train.lr`, or all there is where nothing is near."""
-    known = list(known)
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
-    if close:
-        return f"the nearest is {prefix}{close[0]}"
-    return "there are " + ", ".join(f"{prefix}{word}" for word in known)

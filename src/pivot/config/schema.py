@@ -17,6 +17,9 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from pivot.method import Method
 from pivot.method.method import KNOWN_PARTS, Switches
 
+ONE_OR_MORE = str | tuple[str, ...]
+"""The type of a field that holds a text or a list of them."""
+
 
 @dataclass(frozen=True)
 class FieldInfo:
@@ -124,6 +127,8 @@ def describe_type(hint: Any) -> str:
         return f"{describe_type(without_none(hint))} or null"
     if get_origin(hint) is Literal:
         return "one of " + ", ".join(str(choice) for choice in get_args(hint))
+    if hint == ONE_OR_MORE:
+        return "text or a list of texts"
     if get_origin(hint) is tuple:
         return f"a list, each item {describe_type(get_args(hint)[0])}"
     return {bool: "true or false", int: "a whole number", float: "a number", str: "text"}[hint]
@@ -135,6 +140,8 @@ def short_type(hint: Any) -> str:
         return f"{short_type(without_none(hint))} | null"
     if get_origin(hint) is Literal:
         return " | ".join(str(choice) for choice in get_args(hint))
+    if hint == ONE_OR_MORE:
+        return "str | list of str"
     if get_origin(hint) is tuple:
         return f"list of {short_type(get_args(hint)[0])}"
     return hint.__name__

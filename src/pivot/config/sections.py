@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from pivot.data.template import PromptStyle
 from pivot.method import PRESETS, Method
 
 
@@ -41,34 +42,66 @@ class ModelConfig:
 class DataConfig:
     """Where prompts come from."""
 
-    train: str = "tiny"
-    """`tiny`, `geometry3k`, `virl39k`, a hub id, or a parquet/JSONL file or folder."""
-    split: str = "train"
-    """The split to train on."""
-    size: int | None = 512
-    """Number of prompts: of a procedural set, or the first N rows of another; None: all rows."""
+    train: str | tuple[str, ...] = "tiny"
+    """`tiny`, `geometry3k`, `virl39k`, a hub id, or a file or folder; or a list of them, `[a.jsonl, virl39k]`."""
+    weights: tuple[float, ...] = ()
+    """Shares of the sets of `train` among fresh prompts; empty: each set counts by its size."""
+    path: str | None = None
+    """A local file or folder with the rows of `train`, instead of a download."""
+    split: str | None = None
+    """The split to read; None: `train` for training, a set's usual one elsewhere."""
+    config: str | None = None
+    """The configuration of a hub set that has several."""
+    revision: str | None = None
+    """The revision of a hub set: a commit, branch or tag."""
+    size: int | None = None
+    """Number of prompts of each set: its first N rows. None: all rows, and 512 of the generated `tiny` set."""
     tasks: tuple[str, ...] = ()
     """Tasks of the `tiny` set to use; empty: all."""
     validation: str | None = None
-    """Validation set, written like `train`; None: a split of the training set."""
+    """Validation set, written like `train`; None: a split of the training set, or held-out rows."""
     validation_split: str = "validation"
     """Split for validation during training."""
     validation_size: int | None = 100
     """Prompts for validation during training; None: all."""
-    image_column: str = "images"
-    """Column with the images of a row."""
-    problem_column: str = "problem"
-    """Column with the question."""
-    answer_column: str = "answer"
-    """Column with the correct answer."""
+    holdout: float = 0.0
+    """Share of a set without a validation split that is held out, at most `validation_size` rows (not in the paper)."""
+    image_column: str | None = None
+    """Column with the images of a row; `a.b` is field b of column a. None: recognised. Empty: rows of text."""
+    problem_column: str | None = None
+    """Column with the question or the conversation; None: recognised (docs/data.md)."""
+    answer_column: str | None = None
+    """Column with the correct answer; None: recognised."""
     id_column: str | None = None
     """Column with a stable id; None: `id` if there is one, else derived from the row's content."""
+    category_column: str | None = None
+    """Column that groups rows for scores per category."""
+    image_root: str | None = None
+    """Folder that image paths are relative to; None: the folder of the rows."""
+    allow_absolute_paths: bool = False
+    """Allow rows to name images anywhere on this machine."""
+    allow_urls: bool = False
+    """Download images that rows name by URL; from public addresses only, at every start."""
+    allow_missing_images: bool = False
+    """Keep rows whose image is missing, as text."""
+    point_overlay: bool = False
+    """InterGPS folders: use the diagram with points and letters drawn over it."""
     bad_rows: Literal["skip", "refuse"] = "skip"
     """Skip unusable rows, or stop; they are counted and listed in either case."""
     check_images: Literal["quick", "full"] = "quick"
     """How images are checked on loading: `quick` reads headers and checksums, `full` decodes every image."""
     experts: str | None = None
     """Expert demonstrations for CalibRL: a file of JSON lines `{"id", "response"}`; the `tiny` set has its own."""
+
+    @property
+    def sets(self) -> tuple[str, ...]:
+        """The training sets, one or more."""
+        return (self.train,) if isinstance(self.train, str) else self.train
+
+    @property
+    def title(self) -> str:
+        """The training sets in words."""
+        return " and ".join(self.sets)
 
 
 @dataclass(frozen=True)
@@ -86,17 +119,49 @@ class CorruptionConfig:
 
 
 @dataclass(frozen=True)
+class PromptConfig:
+    """How questions are asked, and where responses answer; by default as in the paper."""
+
+    system: str | None = None
+    """The system message; null: the row's own, else the paper's; empty: none, so that the chat template decides."""
+    template: str | None = None
+    """The user's turn: Jinja text with `{{ question }}`, or a file of it; null: the paper's."""
+    answer: str = "boxed"
+    """Where a response answers: `boxed`, `tag` (`<answer>...</answer>`), or a regular expression with one group."""
+
+    @property
+    def style(self) -> PromptStyle:
+        """What it does to prompts."""
+        return PromptStyle(self.system, self.template)
+
+
+@dataclass(frozen=True)
 class RewardConfig:
     """How responses are rewarded."""
 
-    function: str | None = None
-    """A reward function `module:function` as in TRL (`completions, **columns -> list[float]`); None: the verifier."""
+    functions: tuple[str, ...] = ()
+    """`accuracy`, `format`, `module:function` or `file.py:function`, as in TRL; empty: the verifier's accuracy."""
+    weights: tuple[float, ...] = ()
+    """Weight of each function in the reward; empty: 1 each (not in the paper)."""
+    threshold: float = 0.5
+    """A response is correct (k, p-hat, s, sign protection) if its reward without format exceeds this."""
+    format: bool | None = None
+    """The format advantage (`method.format_coef`); null: on unless `functions` names more than `accuracy`."""
+    overlong_cache: int = 0
+    """DAPO's soft overlong penalty: from 0 to -1 over this many tokens before `rollout.max_tokens`; 0: none."""
+    mask_truncated: bool = False
+    """Leave responses that hit `rollout.max_tokens` out of the loss (not in the paper)."""
     grader: Literal["pivot", "mathruler"] = "pivot"
     """The built-in verifier (`pivot`), or PAPO's accuracy and format rewards (`mathruler`; see docs/verifier.md)."""
     workers: int = 1
     """Processes for answers that need symbolic mathematics."""
     timeout: float = 60.0
-    """Seconds until a call of a custom reward function is aborted (not in the paper)."""
+    """Seconds until a call of a reward function is aborted (not in the paper)."""
+
+    @property
+    def has_format(self) -> bool:
+        """Whether the format advantage is on."""
+        return all(name == "accuracy" for name in self.functions) if self.format is None else self.format
 
 
 @dataclass(frozen=True)
@@ -123,8 +188,9 @@ class RolloutConfig:
     """Sample more prompts than are missing, by the share that the filter dropped in recent steps."""
     recompute_logprobs: bool = False
     """Compute old log-probs and entropies in a separate forward pass instead of during decoding."""
-    batch_tokens: int = 65536
-    """Size of the key/value cache of a decoding batch, in tokens over all its sequences."""
+    batch_tokens: int | None = None
+    """Most tokens in the caches of the native sampler: prompts once, responses at full length; None (`auto`): what fits
+    into the GPU's free memory, 65536 on a CPU."""
 
 
 @dataclass(frozen=True)
@@ -143,6 +209,8 @@ class TrainConfig:
 
     steps: int = 75
     """Training steps (75 are 15 epochs of Geometry3K)."""
+    epochs: int | None = None
+    """Passes over the data; if set, they decide `steps` at the start: epochs x (prompts // prompts_per_step)."""
     prompts_per_step: int = 384
     """N, prompts per step (Section 5.1)."""
     minibatch_prompts: int = 128
@@ -235,6 +303,7 @@ class Config:
     data: DataConfig = field(default_factory=DataConfig)
     method: Method = PRESETS["pivot"]
     corruption: CorruptionConfig = field(default_factory=CorruptionConfig)
+    prompt: PromptConfig = field(default_factory=PromptConfig)
     reward: RewardConfig = field(default_factory=RewardConfig)
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     buffer: BufferConfig = field(default_factory=BufferConfig)

@@ -11,8 +11,12 @@ from collections.abc import Iterator
 
 from pivot.config.schema import all_fields
 from pivot.config.sections import Config
+from pivot.data.template import read_template
 from pivot.errors import UserError
 from pivot.models.corruption import find as find_corruption
+from pivot.plugins import FORMS
+from pivot.rewards.judge import BUILT_IN
+from pivot.rewards.verifier import answer_finder
 from pivot.tiny.procedural import TASKS
 
 PROCEDURAL = "tiny"
@@ -24,6 +28,7 @@ AT_LEAST = {
     "model.max_pixels": 1,
     "data.size": 1,
     "data.validation_size": 1,
+    "reward.overlong_cache": 0,
     "reward.workers": 1,
     "rollout.responses": 2,
     "rollout.top_k": 0,
@@ -34,6 +39,7 @@ AT_LEAST = {
     "buffer.max_prompts": 1,
     "corruption.sigma": 0,
     "train.steps": 1,
+    "train.epochs": 1,
     "train.prompts_per_step": 1,
     "train.minibatch_prompts": 1,
     "train.lr_warmup_steps": 0,
@@ -61,7 +67,7 @@ ABOVE_ZERO = (
     "checkpoint.stop_seconds",
 )
 AT_MOST_ONE = ("corruption.probability", "rollout.top_p")
-BELOW_ONE = ("train.adam_beta1", "train.adam_beta2")
+BELOW_ONE = ("data.holdout", "train.adam_beta1", "train.adam_beta2")
 NOT_NEGATIVE = ("corruption.probability", *BELOW_ONE)
 
 
@@ -78,6 +84,8 @@ def problems(config: Config) -> Iterator[str]:
     yield from _model(config)
     yield from _corruption(config)
     yield from _data(config)
+    yield from _prompt(config)
+    yield from _reward(config)
     yield from _method(config)
 
 
@@ -130,15 +138,60 @@ def _corruption(config: Config) -> Iterator[str]:
 
 
 def _data(config: Config) -> Iterator[str]:
-    data, function = config.data, config.reward.function
-    if data.tasks and data.train != PROCEDURAL:
-        yield f"data.tasks applies to data.train={PROCEDURAL} only, but data.train is {data.train}."
+    data = config.data
+    if data.tasks and PROCEDURAL not in data.sets:
+        yield f"data.tasks applies to data.train={PROCEDURAL} only, but data.train is {data.title}."
+    yield from _sets(config)
     for task in data.tasks:
         if task not in TASKS:
             near = difflib.get_close_matches(task, TASKS, n=1, cutoff=0.0)[0]
             yield f"data.tasks names {task!r}, which is not a task; the nearest is {near}."
-    if function is not None and not all(function.partition(":")[::2]):
-        yield f"reward.function is {function!r}, but must be written module:function."
+
+
+def _prompt(config: Config) -> Iterator[str]:
+    try:
+        if config.prompt.template is not None:
+            read_template(config.prompt.template)
+        answer_finder(config.prompt.answer)
+    except UserError as problem:
+        yield str(problem)
+
+
+def _reward(config: Config) -> Iterator[str]:
+    reward = config.reward
+    for name in reward.functions:
+        source, _, function = name.rpartition(":")
+        if name not in BUILT_IN and not (source and function):
+            yield (
+                f"reward.functions names {name!r}, which is neither {' nor '.join(BUILT_IN)}; write one of these, "
+                f"{FORMS}."
+            )
+    if reward.weights and len(reward.weights) != len(reward.functions):
+        yield (
+            f"reward.weights has {len(reward.weights)} numbers and reward.functions {len(reward.functions)} names; "
+            "give one weight per function."
+        )
+    if reward.overlong_cache > config.rollout.max_tokens:
+        yield (
+            f"reward.overlong_cache is {reward.overlong_cache}, but must be at most rollout.max_tokens "
+            f"({config.rollout.max_tokens})."
+        )
+
+
+def _sets(config: Config) -> Iterator[str]:
+    data = config.data
+    if not all(name.strip() for name in data.sets) or not data.sets:
+        yield "data.train is empty; name a set, a hub id or a file."
+    if twice := sorted({name for name in data.sets if data.sets.count(name) > 1}):
+        yield f"data.train names {twice[0]} twice; name each set once and use data.weights for its share."
+    if data.weights and len(data.weights) != len(data.sets):
+        yield f"data.weights has {len(data.weights)} values for {len(data.sets)} sets of data.train."
+    if any(weight <= 0 for weight in data.weights):
+        yield f"data.weights is {list(data.weights)}, but every weight must be above 0."
+    if data.path is not None and len(data.sets) > 1:
+        yield "data.path is for one set; with several, write their paths into data.train."
+    if data.path is not None and data.train == PROCEDURAL:
+        yield f"data.path has no use for data.train={PROCEDURAL}, which is generated; name the file with --data."
 
 
 def _method(config: Config) -> Iterator[str]:

@@ -28,17 +28,17 @@ class DataSpec:
     split: str | None = None
     """Which split; the set's default if not given."""
     path: str | None = None
-    """A local parquet, JSONL, JSON or Arrow file, or a folder of them, instead of a download."""
+    """A local parquet, Arrow, JSONL, JSON or CSV file, or a folder of them, instead of a download."""
     config: str | None = None
     """The configuration of a hub set that has several."""
     revision: str | None = None
     """The hub revision (commit, branch or tag)."""
     image_column: str | None = None
-    """The column with the image or images; `images` in a custom set, empty for a text-only set."""
+    """The column with the image or images; recognised if not given, empty for a text-only set."""
     problem_column: str | None = None
-    """The column with the question; `problem` in a custom set."""
+    """The column with the question or a conversation; recognised if not given."""
     answer_column: str | None = None
-    """The column with the ground truth; `answer` in a custom set."""
+    """The column with the ground truth; recognised if not given."""
     id_column: str | None = None
     """The column with the row's id; `id` in a custom set. Rows without one get an id from their content."""
     category_column: str | None = None
@@ -55,8 +55,12 @@ class DataSpec:
     """Images with more pixels are not decoded."""
     allow_missing_images: bool = False
     """Keep rows whose image is missing, as text-only prompts."""
-    absolute_paths: bool = False
+    image_root: str | None = None
+    """The folder that image paths are relative to; the folder of the rows if not given."""
+    allow_absolute_paths: bool = False
     """Allow rows to name images anywhere on this machine."""
+    allow_urls: bool = False
+    """Download images that rows name by an http or https URL; public addresses only."""
     point_overlay: bool = False
     """InterGPS folders: use the diagram with points and letters drawn over it (`img_diagram_point.png`)."""
 
@@ -99,6 +103,8 @@ class DataSet:
     """Rows with an id that occurred before; `#2`, `#3`, ... is appended to it."""
     warnings: tuple[str, ...] = field(default=())
     """What the user should know before spending GPU hours, one sentence each."""
+    recognised: str = ""
+    """The format of the rows and the columns that are used."""
 
     @property
     def prompts(self) -> list[Prompt]:
@@ -121,7 +127,9 @@ class DataSet:
         used = f"{len(self.prompts):,} of {len(self.rows):,} rows are used"
         reasons = ", ".join(f"{number:,} {reason}" for reason, number in counts.most_common())
         duplicates = f"; {self.num_duplicates:,} repeated ids are numbered" if self.num_duplicates else ""
-        return f"{used}{'; skipped: ' + reasons if reasons else ''}{duplicates}."
+        texts = sum(not prompt.images for prompt in self.prompts)
+        alone = f", {texts:,} of them without an image" if texts else ""
+        return f"{used}{alone}{'; skipped: ' + reasons if reasons else ''}{duplicates}."
 
 
 def is_unicode(text: str) -> bool:
@@ -145,22 +153,31 @@ class RowReader:
         self.spec = spec
 
     def __getitem__(self, column: str) -> Any:
-        return self.values.get(column)
+        """The value of a column; `a.b` is field b of an object in column a. None if there is none."""
+        if column in self.values or "." not in column:
+            return self.values.get(column)
+        value: Any = self.values
+        for name in column.split("."):
+            if isinstance(value, list) and name.isdecimal() and int(name) < len(value):
+                value = value[int(name)]
+            else:
+                value = value.get(name) if isinstance(value, Mapping) else None
+        return value
 
     def text(self, column: str) -> str:
         """The text of a required column; numbers are converted."""
-        value = self.values.get(column)
+        value = self[column]
         if value is None or (isinstance(value, str) and not value.strip()):
             raise BadRow(f"{column} missing")
         return self._written(column, value)
 
     def optional_text(self, column: str) -> str:
-        value = self.values.get(column)
+        value = self[column]
         return "" if value is None else self._written(column, value)
 
     def texts(self, column: str) -> list[str]:
         """A list of texts; empty if the column is missing."""
-        value = self.values.get(column)
+        value = self[column]
         if value is None:
             return []
         if not isinstance(value, list):
@@ -169,7 +186,7 @@ class RowReader:
 
     def images(self, column: str) -> list[Any]:
         """The cells of an image column, which holds one image, a list or nothing."""
-        value = self.values.get(column)
+        value = self[column]
         return value if isinstance(value, list) else [value]
 
     @staticmethod
@@ -194,6 +211,8 @@ class Draft:
     images: list[Any] = field(default_factory=list)
     """Cells as in the source: bytes, {"bytes", "path"}, a path, or None for a missing image."""
     task: str = ""
+    system: str = ""
+    """The row's own system message."""
     columns: dict[str, Any] = field(default_factory=dict)
     """Added to the row's own columns, which they override."""
 
@@ -207,6 +226,8 @@ class Layout:
     draft: Callable[[RowReader], Draft]
     id_columns: tuple[str, ...] = ()
     """Joined, they are the row's own id; rows without them get an id from their content."""
+    described: str = ""
+    """The format and the columns that are used, for display."""
 
     def own_id(self, row: RowReader) -> str | None:
         """The row's own id, or None; raises `BadRow` if it is not valid Unicode."""
@@ -228,7 +249,7 @@ class Format:
     split: str
     """The default split."""
     layouts: tuple[Layout, ...]
-    """The first one whose columns are all present is used."""
+    """The first one whose columns are all present is used; empty: recognised by its columns."""
     config: str | None = None
     files: tuple[str, ...] = ()
     """File patterns of the hub set, if they do not follow from the split's name."""
@@ -246,45 +267,30 @@ class Format:
 
     def layout(self, columns: tuple[str, ...], spec: DataSpec) -> Layout:
         """The layout that fits these columns; a UserError names the missing ones."""
-        layouts = (column_layout(spec),) if spec.names_columns else self.layouts
-        for layout in layouts:
+        for layout in self.layouts:
             if set(layout.columns) <= set(columns):
-                if spec.id_column and spec.id_column not in columns:
+                if spec.id_column and not has_column(columns, spec.id_column):
                     raise UserError(missing_columns(self.name, (spec.id_column,), columns))
                 return replace(layout, id_columns=(spec.id_column,)) if spec.id_column else layout
-        raise UserError(missing_columns(self.name, layouts[0].columns, columns))
+        raise UserError(missing_columns(self.name, self.layouts[0].columns, columns))
+
+
+def has_column(columns: tuple[str, ...], name: str) -> bool:
+    """Whether a column is there; of `a.b`, the column a."""
+    return name in columns or name.partition(".")[0] in columns
 
 
 def missing_columns(name: str, wanted: tuple[str, ...], present: tuple[str, ...]) -> str:
     """One sentence: the missing columns, the present ones, and the closest matches."""
-    missing = [column for column in wanted if column not in present]
+    missing = [column for column in wanted if not has_column(present, column)]
     close = {column: difflib.get_close_matches(column, present, n=1, cutoff=0.5) for column in missing}
     hints = [f"{found[0]!r} for {column!r}" for column, found in close.items() if found]
     nearest = f" Did you mean {' and '.join(hints)}?" if hints else ""
     return (
         f"{name}: column{'s' * (len(missing) > 1)} {', '.join(map(repr, missing))} missing; the file has "
-        f"{', '.join(map(repr, present)) or 'no columns'}.{nearest} Name yours with --image-column, "
-        "--problem-column, --answer-column and --id-column."
+        f"{', '.join(map(repr, present)) or 'no columns'}.{nearest} Name yours with --set data.problem_column=NAME, "
+        "and likewise data.answer_column, data.image_column and data.id_column."
     )
-
-
-def column_layout(spec: DataSpec) -> Layout:
-    """The layout of plain columns with the user's names."""
-    image = "images" if spec.image_column is None else spec.image_column
-    problem = spec.problem_column or "problem"
-    answer = spec.answer_column or "answer"
-
-    def draft(row: RowReader) -> Draft:
-        cells = row.images(image) if image else []
-        return Draft(
-            question=row.text(problem),
-            answer=row.text(answer),
-            images=cells,
-            task=row.optional_text(spec.category_column) if spec.category_column else "",
-        )
-
-    columns = tuple(column for column in (image, problem, answer) if column)
-    return Layout(columns, draft, id_columns=(spec.id_column or "id",))
 
 
 def boxed_content(answer: str) -> str:

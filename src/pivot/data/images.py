@@ -11,6 +11,7 @@ import binascii
 import hashlib
 import io
 import os
+import re
 import struct
 import tempfile
 import zipfile
@@ -24,6 +25,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from PIL import Image, ImageOps
 
+from pivot.data import web
 from pivot.errors import UserError
 from pivot.types import ImageSource
 
@@ -227,27 +229,49 @@ MAX_FILE_BYTES = 1 << 28
 """An encoded image of more than 256 MiB is not read, whatever size an archive declares."""
 MISSING = "image missing"
 _DATA_URI = "data:image/"
+_BASE64 = re.compile(r"[A-Za-z0-9+/\s]{32,}={0,2}\s*")
+_CELL_KEYS = ("bytes", "path", "image", "url", "image_url", "base64")
+"""Where a cell that is an object holds its image: parquet's structs, and the parts of chat messages."""
+_ENCODED = (b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"RIFF", b"BM", b"II*\0", b"MM\0*", b"P6")
+"""How the bytes of an image in one of the known formats begin."""
+
+
+def content_of(cell: Any) -> Any:
+    """What a cell holds: bytes, a text (path, URL or base64), an opened image, or None."""
+    while isinstance(cell, dict):
+        cell = next((cell[key] for key in _CELL_KEYS if cell.get(key)), None)
+    if isinstance(cell, Image.Image):
+        buffer = io.BytesIO()
+        (cell if cell.mode in ("RGB", "RGBA", "L", "P", "1") else cell.convert("RGB")).save(buffer, "PNG")
+        return buffer.getvalue()
+    return None if cell == "" else cell
 
 
 class ImageFinder:
     """Turns the image cells of rows into image sources, without leaving the data set's folder.
 
-    Bytes and archive members go to an `ImageStore`; files are read in place. Paths are relative to the folder: no
-    absolute paths (unless the user allows them), no `..`, no symbolic link that leads outside.
+    Bytes, base64, downloads and archive members go to an `ImageStore`; files are read in place. Paths are relative to
+    the folder: no absolute paths (unless the user allows them), no `..`, no symbolic link that leads outside.
     """
 
-    def __init__(self, root: Path, boundary: Path | None = None, absolute_paths: bool = False) -> None:
+    def __init__(
+        self,
+        root: Path,
+        boundary: Path | None = None,
+        allow_absolute_paths: bool = False,
+        allow_urls: bool = False,
+    ) -> None:
         self._root = root
         self._boundary = (boundary or root).resolve()
-        self._absolute_paths = absolute_paths
+        self._absolute_paths = allow_absolute_paths
+        self._urls = allow_urls
         self._store: ImageStore | None = None
         self._archives: list[tuple[zipfile.ZipFile, frozenset[str]]] | None = None
 
     def find(self, cell: Any) -> ReadableImage:
         """The image source of a cell; raises `ImageError` with the reason if there is none."""
-        if isinstance(cell, dict):
-            cell = cell.get("bytes") or cell.get("path")
-        if cell is None or cell == "":
+        cell = content_of(cell)
+        if cell is None:
             raise ImageError(MISSING)
         if isinstance(cell, bytes):
             return self._stored(cell)
@@ -255,7 +279,22 @@ class ImageFinder:
             raise ImageError(f"image has the wrong type ({type(cell).__name__} instead of bytes or a path)")
         if cell.startswith(_DATA_URI):
             return self._stored(_decode_uri(cell))
-        return self._by_path(cell)
+        if cell.startswith(("http://", "https://")):
+            return self._stored(self._download(cell))
+        encoded = _plain_base64(cell)
+        if encoded is not None:
+            return self._stored(encoded)
+        return self._by_path(cell.removeprefix("file://"))
+
+    def _download(self, url: str) -> bytes:
+        if not self._urls:
+            raise ImageError(
+                f"image is a URL, allow downloads with --set data.allow_urls=true ({url[:80]!r})"
+            )
+        try:
+            return web.download(url)
+        except web.DownloadError as refused:
+            raise ImageError(f"image cannot be downloaded ({url[:80]!r}: {refused})") from refused
 
     def _stored(self, data: bytes) -> ReadableImage:
         if len(data) > MAX_FILE_BYTES:
@@ -274,7 +313,9 @@ class ImageFinder:
             raise ImageError(f"image path leaves the data set's folder ({path[:80]!r})")
         if pure.is_absolute():
             if not self._absolute_paths:
-                raise ImageError(f"image path is absolute, allow it with --absolute-paths ({path[:80]!r})")
+                raise ImageError(
+                    f"image path is absolute, allow it with --set data.allow_absolute_paths=true ({path[:80]!r})"
+                )
             return self._file(Path(path), path)
         # Paths are relative to the folder a set was made in: ./data/images/a/b.png may be in images/a/.
         for start in range(len(pure.parts)):
@@ -337,3 +378,14 @@ def _decode_uri(uri: str) -> bytes:
         return base64.b64decode(body, validate=True) if head.endswith(";base64") else b""
     except (binascii.Error, ValueError) as broken:
         raise ImageError("image is not valid base64") from broken
+
+
+def _plain_base64(text: str) -> bytes | None:
+    """The bytes of an image that is written as base64 without a data URI; None for any other text."""
+    if not _BASE64.fullmatch(text):
+        return None
+    try:
+        data = base64.b64decode("".join(text.split()), validate=True)
+    except (binascii.Error, ValueError):
+        return None
+    return data if data.startswith(_ENCODED) else None

@@ -21,8 +21,9 @@ from pivot.data.formats import (
     RowReader,
     SkippedRow,
 )
-from pivot.data.images import MISSING, ImageError, ImageFinder, ReadableImage
+from pivot.data.images import MISSING, ImageError, ImageFinder, ReadableImage, content_of
 from pivot.data.memory import MemoryRows
+from pivot.data.recognition import recognise
 from pivot.data.sources import RawRow, Rows, download, open_rows, split_of
 from pivot.data.template import IMAGE_MARK
 from pivot.errors import UserError
@@ -73,6 +74,7 @@ class PromptBuilder:
             answer=draft.answer,
             images=tuple(sources) if not problems else tuple(MissingImage() for _ in draft.images),
             task=draft.task,
+            system=draft.system,
             columns={**_plain_columns(values), **draft.columns},
         )
         if problems and self._spec.allow_missing_images and problems == [MISSING] * len(draft.images):
@@ -123,9 +125,9 @@ def _marked(question: str, num_images: int) -> str:
 def _content_id(draft: Draft) -> str:
     """An id for a row without one: a hash of its content, independent of its position in the file."""
     digest = hashlib.blake2b(digest_size=8)
-    for part in (draft.question, draft.answer, *draft.images):
-        if isinstance(part, dict):
-            part = part.get("bytes") or part.get("path")
+    system = (draft.system,) if draft.system else ()
+    for part in (draft.question, draft.answer, *draft.images, *system):
+        part = part if isinstance(part, str) else content_of(part)
         data = part if isinstance(part, bytes) else str(part).encode("utf-8", "surrogatepass")
         digest.update(len(data).to_bytes(8, "little"))
         digest.update(data)
@@ -151,34 +153,59 @@ _NAMED_IN_ERRORS = 5
 def load_format(known: Format, spec: DataSpec) -> DataSet:
     """All rows of a data set in order, each a prompt or a skipped row."""
     rows, finder, split = _open(known, spec)
-    builder = PromptBuilder(known, spec, split, known.layout(rows.columns, spec), finder)
+    layout = _layout(known, rows, spec)
+    builder = PromptBuilder(known, spec, split, layout, finder)
     built: list[Prompt | SkippedRow] = []
     for row in rows:
         if spec.limit is not None and row.number >= spec.limit:
             break
         built.append(builder.build(row))
-    data = DataSet(known.name, split, tuple(built), builder.num_duplicates)
+    data = DataSet(known.name, split, tuple(built), builder.num_duplicates, recognised=layout.described)
     if spec.bad_rows == "refuse":
         _refuse_broken(data)
         _refuse_repeated(data, builder.repeated)
-    return DataSet(data.name, split, data.rows, data.num_duplicates, _count_warnings(known, spec, data))
+    return replace(data, warnings=(*_limit_warning(rows, spec, data), *_count_warnings(known, spec, data)))
+
+
+def _layout(known: Format, rows: Rows | MemoryRows, spec: DataSpec) -> Layout:
+    """A known set's own layout, unless the user names columns; other sets are recognised by theirs."""
+    if known.layouts and not spec.names_columns:
+        return known.layout(rows.columns, spec)
+    first = next((row.values for row in rows if row.values is not None), {})
+    return recognise(known.name, rows.columns, first, spec)
 
 
 def _open(known: Format, spec: DataSpec) -> tuple[Rows | MemoryRows, ImageFinder, str]:
     """The rows, the finder of their images, and the split: the requested one or that of a local file's name."""
+    boundary = None
     if spec.rows is not None:
-        return MemoryRows(spec.rows), ImageFinder(Path.cwd()), spec.split or known.split
-    if spec.path is not None:
+        rows, root, split = MemoryRows(spec.rows), Path.cwd(), spec.split or known.split
+    elif spec.path is not None:
         path = Path(spec.path).expanduser()
         split = spec.split or split_of(path) or known.split
         rows = open_rows(path, spec.split or known.split, spec.config, known.files)
-        return rows, ImageFinder(rows.root, absolute_paths=spec.absolute_paths), split
-    hub_id = spec.name if "/" in spec.name else known.hub_id
-    split, config = spec.split or known.split, spec.config or known.config
-    files = known.files if hub_id == known.hub_id else ()
-    found = download(hub_id, split, config, spec.revision, files)
-    rows = open_rows(found.folder, split, config, files)
-    return rows, ImageFinder(found.folder, boundary=found.boundary), split
+        root = rows.root
+    else:
+        hub_id = spec.name if "/" in spec.name else known.hub_id
+        split, config = spec.split or known.split, spec.config or known.config
+        files = known.files if hub_id == known.hub_id else ()
+        found = download(hub_id, split, config, spec.revision, files)
+        rows = open_rows(found.folder, split, config, files)
+        root, boundary = found.folder, found.boundary
+    if spec.image_root is not None:
+        root, boundary = Path(spec.image_root).expanduser(), None
+        if not root.is_dir():
+            raise UserError(f"the image folder {spec.image_root} (data.image_root) does not exist.")
+    return rows, ImageFinder(root, boundary, spec.allow_absolute_paths, spec.allow_urls), split
+
+
+def _limit_warning(rows: Rows | MemoryRows, spec: DataSpec, data: DataSet) -> tuple[str, ...]:
+    if spec.limit is None or len(data.rows) < spec.limit:
+        return ()
+    total = rows.count()
+    if total <= spec.limit:
+        return ()
+    return (f"only the first {spec.limit:,} of {total:,} rows of {data.name}/{data.split} are read.",)
 
 
 def _refuse_broken(data: DataSet) -> None:
@@ -188,7 +215,7 @@ def _refuse_broken(data: DataSet) -> None:
         more = f"; and {len(broken) - _NAMED_IN_ERRORS} more" if len(broken) > _NAMED_IN_ERRORS else ""
         raise UserError(
             f"{len(broken)} of {len(data.rows)} rows of {data.name}/{data.split} cannot be used "
-            f"({named}{more}): fix them, or skip them with bad_rows=skip."
+            f"({named}{more}): fix them, or skip them with --set data.bad_rows=skip."
         )
 
 
@@ -197,7 +224,7 @@ def _refuse_repeated(data: DataSet, repeated: list[str]) -> None:
         named = ", ".join(repeated[:_NAMED_IN_ERRORS]) + ", ..." * (len(repeated) > _NAMED_IN_ERRORS)
         raise UserError(
             f"{len(repeated)} rows of {data.name}/{data.split} repeat an id ({named}): make them unique, or "
-            "number them with bad_rows=skip."
+            "number them with --set data.bad_rows=skip."
         )
 
 

@@ -17,7 +17,6 @@ from pivot.data.formats import (
     Layout,
     RowReader,
     boxed_content,
-    column_layout,
 )
 from pivot.data.memory import MEMORY
 from pivot.data.sources import SUFFIXES, split_of
@@ -122,14 +121,16 @@ def resolve(spec: DataSpec, known: Iterable[Format] = ()) -> tuple[Format, DataS
         spec = replace(spec, name=CUSTOM, path=spec.name)
     if spec.name == CUSTOM:
         if spec.path is None:
-            raise UserError("custom needs --path: a parquet, JSONL, JSON or Arrow file, or a folder of them.")
-        return _custom(_set_name(Path(spec.path)), spec), spec
+            raise UserError(
+                "custom needs --set data.path=FILE: a parquet, Arrow, JSONL, JSON or CSV file, or a folder of them."
+            )
+        return _custom(_set_name(Path(spec.path).expanduser()), spec), spec
     if spec.name.count("/") == 1:
         return _custom(spec.name.replace("/", "--"), spec), spec
     names = [*formats, CUSTOM]
     raise UserError(
         f"unknown data set {spec.name!r}.{did_you_mean(spec.name, names)} Known sets: {', '.join(names)}. "
-        "An owner/name of the hub or a local path also works; its columns are images, problem and answer."
+        "An owner/name of the hub or a local path also works."
     )
 
 
@@ -143,4 +144,11 @@ def _set_name(path: Path) -> str:
 
 
 def _custom(name: str, spec: DataSpec) -> Format:
-    return Format(name=name, hub_id=spec.name, split="train", layouts=(column_layout(spec),))
+    """A set that is recognised by its columns; InterGPS's folders are known without a name too."""
+    folder = Path(spec.path).expanduser() if spec.path else None
+    is_intergps = (
+        folder is not None and folder.is_dir() and next(folder.glob("**/data.json"), None) is not None
+    )
+    return Format(
+        name=name, hub_id=spec.name, split="train", layouts=GEOMETRY3K.layouts[1:] if is_intergps else ()
+    )

@@ -1,8 +1,10 @@
-"""Where rows come from: parquet, Arrow (`save_to_disk`), JSONL and JSON files, InterGPS folders, the hub."""
+"""Where rows come from: parquet, Arrow (`save_to_disk`), JSONL, JSON and CSV files, InterGPS folders, the hub."""
 
 from __future__ import annotations
 
+import csv
 import json
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -13,15 +15,18 @@ import pyarrow as pa
 import pyarrow.ipc
 import pyarrow.parquet as pq
 
+from pivot import hub
 from pivot.errors import UserError
 
 SPLITS = ("train", "validation", "val", "testmini", "test", "dev", "image", "non_image")
-SUFFIXES = (".parquet", ".arrow", ".jsonl", ".json")
+SUFFIXES = (".parquet", ".arrow", ".jsonl", ".json", ".csv")
 _PROBLEM_FILE = "data.json"
 _NO_DATA = ("dataset_info.json", "dataset_infos.json", "state.json", "dataset_dict.json")
 _NAMED = 8
 _BATCH = 64
 _PEEK = 1000
+MAX_CELL = 1 << 28
+"""Most characters in a cell of a CSV file, which may hold an image as base64."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +54,10 @@ class Rows:
                 yield RawRow(number, values, error)
                 number += 1
 
+    def count(self) -> int:
+        """The number of rows; columnar files are not read for it."""
+        return sum(_count(file, self.root) for file in self.files)
+
 
 def open_rows(
     path: Path, split: str | None, config: str | None = None, patterns: tuple[str, ...] = ()
@@ -56,7 +65,7 @@ def open_rows(
     """The rows of a file, or of one split's files in a folder; `patterns` are a known set's file names."""
     if not path.exists():
         raise UserError(
-            f"{path} does not exist: pass a parquet, JSONL, JSON or Arrow file or a folder with --path."
+            f"{path} does not exist: give a parquet, Arrow, JSONL, JSON or CSV file, or a folder of them."
         )
     if path.is_file():
         if path.suffix not in SUFFIXES:
@@ -72,6 +81,15 @@ def split_of(path: Path) -> str | None:
     return next(
         (split for split in SPLITS if stem == split or stem.startswith((f"{split}-", f"{split}."))), None
     )
+
+
+def named_splits(path: Path) -> set[str]:
+    """The splits that a folder has files for, by the names of files and folders; a single file has none."""
+    if not path.is_dir():
+        return set()
+    files = [file for suffix in SUFFIXES for file in path.glob(f"**/*{suffix}") if file.name not in _NO_DATA]
+    inside = {part for file in files for part in file.relative_to(path).parts[:-1] if part in SPLITS}
+    return inside | {split for file in files if (split := split_of(file))}
 
 
 def _problem_files(folder: Path, split: str | None) -> tuple[Path, ...]:
@@ -101,7 +119,7 @@ def _split_files(
         if not chosen and (patterns or any(map(split_of, files))):
             names = ", ".join(file.name for file in files[:_NAMED])
             raise UserError(
-                f"{folder} has no file for split {split!r} but has {names}: choose one with --path FILE."
+                f"{folder} has no file for split {split!r} but has {names}: name one of these files instead."
             )
         return tuple(chosen or files)
     raise UserError(f"{folder} contains no {', '.join(SUFFIXES)} file and no InterGPS problem folders.")
@@ -147,6 +165,8 @@ def _read(file: Path, root: Path) -> Iterator[tuple[dict[str, Any] | None, str]]
             raise UserError(f"{file} is damaged ({broken}): save the data set again.") from broken
     elif file.suffix == ".jsonl":
         yield from _read_jsonl(file)
+    elif file.suffix == ".csv":
+        yield from _read_csv(file)
     elif file.name == _PROBLEM_FILE:
         yield {**_load_json(file), "folder": str(file.parent.relative_to(root))}, ""
     else:
@@ -204,6 +224,42 @@ def _read_jsonl(file: Path) -> Iterator[tuple[dict[str, Any] | None, str]]:
             yield (values, "") if isinstance(values, dict) else (None, "line is not a JSON object")
 
 
+def _count(file: Path, root: Path) -> int:
+    if file.suffix == ".parquet":
+        with _parquet(file) as table:
+            return table.metadata.num_rows
+    if file.suffix == ".arrow":
+        return sum(batch.num_rows for batch in _arrow(file))
+    return sum(1 for _ in _read(file, root))
+
+
+def _read_csv(file: Path) -> Iterator[tuple[dict[str, Any] | None, str]]:
+    """Rows of a CSV file with a header; an empty cell is null, and a cell with a JSON list or object is that."""
+    csv.field_size_limit(min(sys.maxsize, MAX_CELL))
+    with file.open(encoding="utf-8-sig", errors="replace", newline="") as lines:
+        try:
+            for row in csv.DictReader(lines, restkey=""):
+                is_whole = "" not in row and None not in row.values()
+                yield (
+                    ({name: _cell(text) for name, text in row.items()}, "")
+                    if is_whole
+                    else (None, "line does not have as many cells as the header")
+                )
+        except csv.Error as broken:
+            raise UserError(f"{file} is not a readable CSV file ({broken}).") from broken
+
+
+def _cell(text: str) -> Any:
+    if text == "":
+        return None
+    if text[0] not in "[{":
+        return text
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
 def _read_json(file: Path) -> Iterator[tuple[dict[str, Any] | None, str]]:
     content = _load_json(file)
     items = list(content.values()) if isinstance(content, dict) else content
@@ -249,7 +305,13 @@ def download(
     includes = "".join(f' --include "{pattern}"' for pattern in files)
     command = f"hf download {hub_id} --repo-type dataset{includes} --local-dir DIR"
     try:
-        folder = snapshot_download(hub_id, repo_type="dataset", revision=revision, allow_patterns=patterns)
+        folder = snapshot_download(
+            hub_id,
+            repo_type="dataset",
+            revision=revision,
+            allow_patterns=patterns,
+            local_files_only=not hub.is_reachable(),
+        )
     except GatedRepoError as gated:
         raise UserError(
             f"{hub_id} is gated: accept its terms at https://huggingface.co/datasets/{hub_id}, log in with "
@@ -258,19 +320,19 @@ def download(
     except (RepositoryNotFoundError, HFValidationError) as unknown:
         raise UserError(
             f"there is no data set {hub_id!r} on the hub: check the spelling, log in with `hf auth login` "
-            "if it is private, or pass a local copy with --path."
+            "if it is private, or name a local copy with --set data.path=DIR."
         ) from unknown
     except RevisionNotFoundError as unknown:
         raise UserError(f"{hub_id} has no revision {revision!r}: correct or omit it.") from unknown
     except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as unreachable:
         raise UserError(
             f"{hub_id} is not in the local cache and the hub cannot be reached: run `{command}` on a machine "
-            "with network access and pass the folder with --path DIR."
+            "with network access and name the folder with --set data.path=DIR."
         ) from unreachable
     if not any(path.is_file() for path in Path(folder).rglob("*")):
         raise UserError(
-            f"{hub_id} has no file that matches {', '.join(patterns)}: choose another split with --split, or "
-            f"run `{command}` and pass the folder with --path DIR."
+            f"{hub_id} has no file that matches {', '.join(patterns)}: choose another with --set data.split=NAME, "
+            f"or run `{command}` and name the folder with --set data.path=DIR."
         )
     return HubFiles(Path(folder), Path(folder).parent.parent)
 

@@ -17,7 +17,7 @@ from pivot.doctor.machine import Device
 from pivot.method.statistics import CHUNK_BYTES
 from pivot.models.architecture import Architecture
 from pivot.models.family import Stack
-from pivot.sampling.native import HEAD_CHUNK_ELEMENTS
+from pivot.sampling.native import CPU_BATCH_TOKENS, HEAD_CHUNK_ELEMENTS
 
 Phase = Literal["always", "rollout", "update", "host"]
 ITEM_BYTES = {"float32": 4, "bfloat16": 2}
@@ -100,8 +100,8 @@ def trained_parameters(config: Config, model: Architecture) -> int:
 
 def _rollout(config: Config, model: Architecture) -> list[Item]:
     size, rollout = ITEM_BYTES[config.model.dtype], config.rollout
-    one_prompt = rollout.responses * (rollout.max_prompt_tokens + rollout.max_tokens)
-    tokens = max(rollout.batch_tokens, one_prompt)
+    one_prompt = rollout.max_prompt_tokens + rollout.responses * rollout.max_tokens
+    tokens = max(rollout.batch_tokens or CPU_BATCH_TOKENS, one_prompt)
     cache = tokens * model.text.layers * 2 * model.text.key_width * size
     sampling = COPIES * 4 * min(HEAD_CHUNK_ELEMENTS, tokens // rollout.max_tokens * model.vocabulary)
     return [
@@ -275,7 +275,7 @@ def _candidates(config: Config) -> Iterator[Candidate]:
     while budget > longest_row(config):
         budget = max(budget // 2, longest_row(config))
         yield Candidate("train.micro_batch_tokens", budget, "smaller micro-batches, the same gradient")
-    one_prompt = config.rollout.responses * longest_row(config)
+    one_prompt = config.rollout.max_prompt_tokens + config.rollout.responses * config.rollout.max_tokens
     yield Candidate("rollout.batch_tokens", one_prompt, "fewer prompts decoded at a time")
     yield Candidate("model.dtype", "bfloat16", "half the weights and activations")
     yield Candidate("model.freeze_vision", "true", "no gradients and optimizer for the vision tower")

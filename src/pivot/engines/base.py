@@ -81,6 +81,10 @@ class Engine(Protocol):
         """Tokens processed at once; running out of memory lowers them."""
         ...
 
+    def read_images(self, prompts: Sequence[Prompt]) -> None:
+        """A hint: these prompts are prepared next."""
+        ...
+
     def prepare(self, prompt: Prompt) -> PreparedPrompt:
         """Encode or measure a prompt; raises UnreadablePrompt if an image cannot be decoded."""
         ...

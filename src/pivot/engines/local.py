@@ -18,19 +18,21 @@ from pivot.engines.base import (
     Update,
     add_terms,
 )
-from pivot.engines.memory import within_memory
 from pivot.engines.optimizer import MasterAdamW
 from pivot.engines.packing import MicroBatch, row_indices, select
 from pivot.engines.scoring import Scorer
 from pivot.engines.settings import corruption_of, logprob_temperature, model_options, packing_of
 from pivot.engines.tensor_file import load_tensors, save_tensors
+from pivot.errors import UserError
 from pivot.method import Batch, count_totals, objective
 from pivot.models.corruption import Corruptor
 from pivot.models.encoding import EncodedPrompt
 from pivot.models.loading import load_policy, save_policy
+from pivot.models.memory import within_memory
 from pivot.models.policy import Policy, ResponseStatistics
 from pivot.models.rows import PromptWithResponses
-from pivot.sampling import NativeSampler, SampleRequest, plan_batches, sample_responses
+from pivot.models.weights import check_saved, find_nonfinite
+from pivot.sampling import NativeSampler, SampleRequest
 from pivot.types import PreparedPrompt, Prompt, Response
 
 SMALL_MODEL = 5_000_000
@@ -49,13 +51,13 @@ class LocalEngine:
         self.encoder = policy.encoder
         self.corruptor = Corruptor(policy.encoder, corruption_of(config), config.train.seed)
         self.packing = packing_of(config, policy.family)
-        self.batch_tokens = config.rollout.batch_tokens
-        """Prompt and response tokens decoded at once."""
+        self._sampler = NativeSampler(
+            policy, config.rollout.batch_tokens, halve_on_oom=config.train.halve_on_oom
+        )
         self.optimizer = build_optimizer(config, policy)
         self.scorer = Scorer(policy, self.corruptor, self.packing)
         self._reference = None if reference is None else Scorer(reference, self.corruptor, self.packing)
         self._grad_clip = config.train.grad_clip
-        self._may_halve = config.train.halve_on_oom
         # On a GPU both would wait for the same device.
         self._overlaps = config.train.overlap and policy.device.type == "cpu"
         self._ahead = ScoreAhead(self.scorer.score)
@@ -81,7 +83,13 @@ class LocalEngine:
 
     @property
     def budgets(self) -> dict[str, int]:
-        return {"micro_batch_tokens": self.packing.micro_batch_tokens, "batch_tokens": self.batch_tokens}
+        return {
+            "micro_batch_tokens": self.packing.micro_batch_tokens,
+            "batch_tokens": self._sampler.batch_tokens,
+        }
+
+    def read_images(self, prompts: Sequence[Prompt]) -> None:
+        self.encoder.read_images(prompts)
 
     def prepare(self, prompt: Prompt) -> EncodedPrompt:
         return self.encoder.encode(prompt)
@@ -98,38 +106,10 @@ class LocalEngine:
         for early in meanwhile:
             self._begin(early.step)
         with self._ahead.during(meanwhile if self._overlaps else ()):
-            return within_memory(
-                partial(self._sample, encoded, request),
-                partial(self._halve_batch, encoded, request),
-                "rollout.batch_tokens",
-            )
-
-    def _sample(self, prompts: Sequence[EncodedPrompt], request: SampleRequest) -> list[list[Response]]:
-        found = dict(
-            sample_responses(
-                self.policy,
-                prompts,
-                request.num_samples,
-                request.sampling,
-                key=request.key,
-                batch_tokens=self.batch_tokens,
-            )
-        )
-        return [found[i] for i in range(len(prompts))]
-
-    def _halve_batch(self, prompts: Sequence[EncodedPrompt], request: SampleRequest) -> bool:
-        """Decode at most half as many of these prompts at once; False if that is impossible."""
-        lengths = [len(prompt) for prompt in prompts]
-        num_samples, max_tokens = request.num_samples, request.sampling.max_tokens
-        most = max(map(len, plan_batches(lengths, num_samples, max_tokens, self.batch_tokens)), default=0)
-        if not self._may_halve or most < 2:
-            return False
-        need = num_samples * (max(lengths) + max_tokens)
-        self.batch_tokens = min(self.batch_tokens, need * most) // 2
-        return True
+            return self._sampler.draw(encoded, request)
 
     def evaluation_sampler(self) -> NativeSampler:
-        return NativeSampler(self.policy)
+        return self._sampler
 
     # Scoring -----------------------------------------------------------------------------------------------
 
@@ -201,8 +181,7 @@ class LocalEngine:
         return rows.with_forward(found.logprobs_BT, found.entropy_BT)
 
     def nonfinite_weights(self) -> list[str]:
-        weights = self.policy.model.named_parameters()
-        return [name for name, weight in weights if not bool(torch.isfinite(weight).all())]
+        return find_nonfinite(self.policy.model.named_parameters())
 
     # Checkpoints -------------------------------------------------------------------------------------------
 
@@ -219,13 +198,22 @@ class LocalEngine:
         """Optimizer and adapters; `open` has read the weights."""
         if (folder / ADAPTERS).exists():
             parameters = self.policy.trainable_parameters()
+            adapters = load_tensors(folder / ADAPTERS)
+            check_saved(folder / ADAPTERS, adapters, {n: p for n, p in parameters.items() if ".lora_" in n})
             with torch.no_grad():
-                for name, value in load_tensors(folder / ADAPTERS).items():
+                for name, value in adapters.items():
                     parameters[name].copy_(value)
-        self.optimizer.load_state_dict(load_tensors(folder / OPTIMIZER))
+        state = load_tensors(folder / OPTIMIZER)
+        check_saved(folder / OPTIMIZER, *self.optimizer.tensors_of(state))
+        try:
+            self.optimizer.load_state_dict(state)
+        except ValueError as mismatch:
+            raise UserError(
+                f"{folder / OPTIMIZER} does not fit the weights that the configuration trains ({mismatch})."
+            ) from mismatch
         if budgets:
             self.packing.micro_batch_tokens = budgets["micro_batch_tokens"]
-            self.batch_tokens = budgets["batch_tokens"]
+            self._sampler.batch_tokens = budgets["batch_tokens"]
 
     def close(self) -> None: ...
 

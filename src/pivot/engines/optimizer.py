@@ -54,6 +54,18 @@ class MasterAdamW:
         }
         return {"adam": self._adam.state_dict(), "masters": masters}
 
+    def tensors_of(self, state: dict[str, Any]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """(the tensors of a saved state, tensors of the shapes they should have), by their place."""
+        saved = {f"masters/{index}": value for index, value in state["masters"].items()}
+        expected = {f"masters/{index}": value for index, value in self.state_dict()["masters"].items()}
+        for index, values in state["adam"]["state"].items():
+            saved |= {f"{index}/{name}": value for name, value in values.items()}
+            if 0 <= index < len(self._masters):
+                like = self._masters[index]
+                shapes = {"step": like.new_zeros(()), "exp_avg": like, "exp_avg_sq": like}
+                expected |= {f"{index}/{name}": value for name, value in shapes.items()}
+        return saved, expected
+
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._adam.load_state_dict(state["adam"])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -67,7 +67,6 @@ class RanksEngine:
         self.encoder, self.ranks, self.rollouts = encoder, ranks, rollouts
         self.corruptor = Corruptor(encoder, corruption_of(config), config.train.seed)
         self.packing = packing_of(config, encoder.family)
-        self._batch_tokens = config.rollout.batch_tokens
         self._measured: dict[str, MeasuredPrompt] = {}
         self._version = 0
         """Counts up with every change of the weights."""
@@ -79,7 +78,10 @@ class RanksEngine:
 
     @property
     def budgets(self) -> dict[str, int]:
-        return {"micro_batch_tokens": self.packing.micro_batch_tokens, "batch_tokens": self._batch_tokens}
+        return {"micro_batch_tokens": self.packing.micro_batch_tokens}
+
+    def read_images(self, prompts: Sequence[Prompt]) -> None:
+        """The ranks read images themselves."""
 
     def prepare(self, prompt: Prompt) -> MeasuredPrompt:
         """Each image is opened once here, to find those that cannot be decoded."""
@@ -112,7 +114,7 @@ class RanksEngine:
         if not self._awake:
             self.rollouts.wake(self._version)
             self._awake = True
-        return self.rollouts.sample(prompts, replace(request, batch_tokens=self._batch_tokens))
+        return self.rollouts.sample(prompts, request)
 
     def score(self, request: ScoreRequest) -> ResponseStatistics:
         self._rest()

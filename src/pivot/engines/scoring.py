@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from pivot.engines.base import ScoreRequest
-from pivot.engines.memory import within_memory
 from pivot.engines.packing import MicroBatch, Packing, row_indices, select
 from pivot.models.corruption import Corruptor
+from pivot.models.memory import within_memory
 from pivot.models.policy import Policy, ResponseStatistics
 from pivot.models.rows import PromptWithResponses
 

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from types import TracebackType
 
+from pivot.config import PromptConfig
 from pivot.rewards.verifier import Verifier
 from pivot.types import Prompt, Reward
 
@@ -41,9 +42,10 @@ class BenchmarkJudge:
             judge.judge([prompt], ["<think>...</think> \\boxed{(B) 70}"])
     """
 
-    def __init__(self, grader: str = "pivot", workers: int = 2) -> None:
+    def __init__(self, grader: str = "pivot", workers: int = 2, prompt: PromptConfig | None = None) -> None:
+        prompt = prompt or PromptConfig()
         self._apply_rules = GRADERS[grader]
-        self._verifier = Verifier(grader=grader, workers=workers)
+        self._verifier = Verifier(grader, workers, answer=prompt.answer, think=prompt.style.asks_to_think)
 
     def judge(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> list[Reward]:
         """One reward per response; repeat a prompt for each of its samples."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,12 +12,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pivot.durable import write_json
+from pivot import locks
+from pivot.durable import DamagedFile, read_json, write_json
 from pivot.errors import UserError
+from pivot.jsonl import read_rows
 from pivot.types import Prompt
 
 if TYPE_CHECKING:
     from pivot.evaluate.sampling import GradedPrompt
+
+HEADER = "identity"
+"""In the first line of a file of samples: everything that a sample's text and grade depend on."""
+LABELS = "labels"
+"""Beside it: the labels of the entry of scores.json."""
+REQUIRED = frozenset({"name", "when", "blank", "samples", "prompts", "accuracy", "interval"})
+"""Fields of every entry of scores.json."""
 
 
 @dataclass(frozen=True)
@@ -52,11 +61,17 @@ def as_graded(found: Sequence[GradedPrompt]) -> list[Graded]:
 
 def from_rows(prompt: Prompt, rows: Sequence[Mapping[str, Any]]) -> Graded:
     """A prompt and its samples as `sample_rows` writes them."""
+    return _graded(prompt.id, prompt.task, prompt.columns, rows)
+
+
+def _graded(
+    prompt_id: str, task: str, columns: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]
+) -> Graded:
     return Graded(
-        prompt.id,
+        prompt_id,
         tuple(bool(row["correct"]) for row in rows),
-        prompt.task,
-        prompt.columns,
+        task,
+        columns,
         tuple(row["format"] for row in rows),
         tuple(row["tokens"] for row in rows),
         tuple(row["truncated"] for row in rows),
@@ -74,6 +89,7 @@ def sample_rows(graded: GradedPrompt) -> list[dict[str, Any]]:
             "answer": graded.prompt.answer,
             "tokens": len(response),
             "truncated": response.truncated,
+            "task": graded.prompt.task,
             "text": response.text,
         }
         for response in graded.responses
@@ -168,10 +184,51 @@ def need_columns(graded: Sequence[Graded], names: tuple[str, ...]) -> None:
 def add_scores(path: Path, entries: Sequence[dict[str, Any]]) -> None:
     """Add entries to a scores.json; an entry replaces the one with the same name, `when` and `blank`."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    known = json.loads(path.read_bytes()).get("evaluations", []) if path.exists() else []
     new = {_key(entry) for entry in entries}
-    kept = [entry for entry in known if _key(entry) not in new]
-    write_json(path, {"version": 1, "evaluations": [*kept, *entries]})
+    with locks.held(path.parent):  # a run and evaluations of it may write at the same time
+        kept = [entry for entry in read_scores(path) if _key(entry) not in new]
+        write_json(path, {"version": 1, "evaluations": [*kept, *entries]})
+
+
+def read_scores(path: Path) -> list[dict[str, Any]]:
+    """The entries of a scores.json; none if there is no such file.
+
+    Those of a damaged file are computed again from the samples beside it, with a sentence on standard error. What a run
+    measured of itself has no samples, and is lost.
+    """
+    if not path.exists():
+        return []
+    try:
+        entries = read_json(path, "").get("evaluations")
+    except DamagedFile:
+        entries = None
+    if isinstance(entries, list) and all(isinstance(e, dict) and set(e) >= REQUIRED for e in entries):
+        return entries
+    rebuilt = [entry for file in sorted(path.parent.glob("*.jsonl")) if (entry := _rescore(file)) is not None]
+    print(
+        f"{path} is damaged; {len(rebuilt)} of its scores are computed again from the samples beside it, and what a "
+        "run measured of itself is lost: `pivot eval` measures it again",
+        file=sys.stderr,
+    )
+    return rebuilt
+
+
+def _rescore(file: Path) -> dict[str, Any] | None:
+    """The entry of a file of samples, without a benchmark's own metrics; None if it is incomplete or unreadable."""
+    try:
+        header, *rows = read_rows(file) or [{}]
+        identity, labels = header[HEADER], header[LABELS]
+        by_prompt: dict[tuple[str, str], dict[int, dict[str, Any]]] = defaultdict(dict)
+        for row in rows:
+            by_prompt[row["id"], row["prompt"]][row["sample"]] = row
+        graded = [
+            _graded(prompt_id, samples[0].get("task", ""), {}, list(samples.values()))
+            for (prompt_id, _), samples in by_prompt.items()
+            if len(samples) == identity["samples"]
+        ]
+        return summarise(graded, **labels) | {"settings": identity, "file": file.name, "limit": None}
+    except (KeyError, TypeError, UserError):
+        return None
 
 
 def _key(entry: dict[str, Any]) -> tuple[Any, ...]:

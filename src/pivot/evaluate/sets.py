@@ -5,14 +5,15 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
-from pivot.data import DataSet, DataSpec
+from pivot.config import DataConfig
+from pivot.config.datasets import data_spec, is_procedural, load_set
+from pivot.data import DataSet
 from pivot.data.images import MISSING
 from pivot.errors import UserError
 from pivot.evaluate import benchmarks
 from pivot.evaluate.scoring import Graded
-from pivot.tiny import procedural
 from pivot.types import Prompt
 
 MODULE_NAME = re.compile(r"[\w.]+:\w+")
@@ -44,6 +45,10 @@ class SetOptions:
     limit: int | None = None
     strict: bool = False
     papo_eval: bool = False
+    split: str | None = None
+    """Which split; a set's usual one if not given."""
+    data: DataConfig = field(default_factory=DataConfig)
+    """How rows are read."""
 
 
 def expand(names: Sequence[str]) -> list[str]:
@@ -62,33 +67,47 @@ def load_sets(names: Sequence[str], options: SetOptions) -> list[EvaluationSet]:
     for name in options.paths:
         if name not in names:
             raise UserError(f"--path names {name!r}, which is not among --benchmarks {','.join(names)}.")
+    if options.data.path is not None and len(names) > 1:
+        raise UserError(f"data.path is for one set, but {len(names)} are named; use --path NAME=FILE.")
     return [_load(name, options) for name in names]
+
+
+def read_set(name: str, options: SetOptions) -> DataSet:
+    """A benchmark or any other set for evaluation; `tiny` and `tiny-SPLIT` are generated."""
+    data, split = options.data, options.split or options.data.split
+    limit = options.limit or data.size
+    if is_procedural(name):
+        split = split or name.partition("-")[2] or "test"
+        return load_set(name, data, split, limit or PROCEDURAL_SIZE)
+    spec = data_spec(name, replace(data, path=options.paths.get(name, data.path)), split, limit)
+    return benchmarks.load(spec, strict=options.strict, from_papo_eval=options.papo_eval)
 
 
 def check_name(name: str) -> None:
     """Accept known names, file paths, hub ids and `module:NAME`; raise a UserError for anything else."""
     known = [*benchmarks.GROUPS, *benchmarks.BENCHMARKS, *PROCEDURAL]
-    if name not in known and not any(sign in name for sign in "/.") and not MODULE_NAME.fullmatch(name):
+    if (
+        name not in known
+        and not is_procedural(name)
+        and not any(sign in name for sign in "/.")
+        and not MODULE_NAME.fullmatch(name)
+    ):
         near = difflib.get_close_matches(name.lower().replace("_", "-"), known, n=1, cutoff=0.4)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise UserError(
-            f"unknown benchmark {name!r}.{hint} Known are {', '.join(known)}; a local file or a hub id (owner/name) "
-            "needs the columns images, problem and answer."
+            f"unknown benchmark {name!r}.{hint} Known are {', '.join(known)}; a local file or a hub id works too."
         )
 
 
 def _load(name: str, options: SetOptions) -> EvaluationSet:
     if options.limit is not None and options.limit < 1:
         raise UserError(f"--limit is {options.limit}; it must be at least 1 (leave it out to take all rows).")
-    if name in PROCEDURAL:
-        found = procedural.dataset(PROCEDURAL[name], options.limit or PROCEDURAL_SIZE)
-        return EvaluationSet(name, list(found))
-    path = options.paths.get(name)
     if MODULE_NAME.fullmatch(name):
         name = benchmarks.register(name).name
     # Decoding every image now takes seconds; a broken one in the middle would stop the evaluation.
-    spec = DataSpec(name, path=path, limit=options.limit, check_images="full")
-    data = benchmarks.load(spec, strict=options.strict, from_papo_eval=options.papo_eval)
+    data = read_set(name, replace(options, data=replace(options.data, check_images="full")))
+    if is_procedural(name):
+        return EvaluationSet(f"{data.name}-{data.split}", data.prompts)
     if not data.prompts:
         raise UserError(_nothing_usable(name, data))
     notes = data.warnings

@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from pivot.config import PromptConfig
 from pivot.data import template
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ class EvaluationSettings:
     """Smallest image area after resizing; None: the limit in the model's files."""
     max_pixels: int | None = None
     """Largest image area after resizing; None: the limit in the model's files."""
+    prompt: PromptConfig = field(default_factory=PromptConfig)
+    """How questions are asked, and where responses answer."""
 
 
 def recorded(settings: EvaluationSettings) -> dict[str, Any]:
@@ -53,8 +56,16 @@ def recorded(settings: EvaluationSettings) -> dict[str, Any]:
         "dtype": settings.dtype,
         "min_pixels": settings.min_pixels,
         "max_pixels": settings.max_pixels,
-        "template": hashlib.sha256(f"{template.SYSTEM}\0{template.INSTRUCTION}".encode()).hexdigest()[:16],
+        "template": _digest(settings.prompt),
     }
+
+
+def _digest(prompt: PromptConfig) -> str:
+    """Identifies a prompt; the paper's has the digest that it had before there were others."""
+    parts = [template.SYSTEM, template.INSTRUCTION]
+    if prompt != PromptConfig():
+        parts = [repr(prompt.system), prompt.template or template.TEMPLATE, prompt.answer]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 
 def comparability_notes(rows: Sequence[Mapping[str, Sequence[Entry]]]) -> list[str]:

@@ -1,7 +1,7 @@
 """The models to evaluate, and the settings of each that make their scores comparable.
 
-`pivot eval` and `pivot attention` share this file. Image limits, grader, response limit and dtype each come from the
-first of these that has a value:
+`pivot eval` and `pivot attention` share this file. Image limits, grader, response limit, dtype and prompt each come
+from the first of these that has a value:
 
 1. an option of the command;
 2. the configuration of the run that trained the model;
@@ -13,8 +13,9 @@ first of these that has a value:
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
@@ -22,11 +23,12 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from pivot import recipes
-from pivot.config import Config, from_dict
-from pivot.durable import sha256
+from pivot.checkpoint_reader import ORIGIN, check_model, lease, read_config
+from pivot.config import Config, PromptConfig, from_dict, overlay
+from pivot.durable import read_json, sha256
 from pivot.errors import UserError
 from pivot.evaluate.settings import Dtype
-from pivot.models.loading import file_limits, resolve_model
+from pivot.models.loading import cached_if_offline, file_limits, resolve_model
 
 PAPER = "geo3k-3b"
 """The recipe with the default image limits, grader and response limit."""
@@ -67,9 +69,10 @@ class Target:
         """The run's configuration without its method: evaluating a model imports no code that its run names."""
         if self.run is None:
             return None
-        stored = json.loads((self.run / "config.json").read_bytes())
-        stored.pop("method", None)
-        return from_dict(stored)
+        stored, note = read_config(self.run)
+        if note:
+            print(note, file=sys.stderr)
+        return from_dict({name: section for name, section in stored.items() if name != "method"})
 
     @cached_property
     def fingerprint(self) -> str:
@@ -85,15 +88,33 @@ class Target:
         """The run's, or the one in the model's files; float32 if that is neither float32 nor bfloat16."""
         if self.config is not None:
             return self.config.model.dtype
-        saved = json.loads((self.folder / "config.json").read_bytes())
+        saved = read_json(self.folder / "config.json", "restore the model's files")
         return "bfloat16" if (saved.get("dtype") or saved.get("torch_dtype")) == "bfloat16" else "float32"
 
 
 def find_target(name: str) -> Target:
-    """`tiny`, a Hugging Face folder, a run's folder, one of its checkpoints, or a hub id (downloaded once)."""
+    """`tiny`, a Hugging Face folder, a run's folder, one of its checkpoints, or a hub id (downloaded once).
+
+    A checkpoint whose model is not as it was saved is a UserError.
+    """
+    return _checked(name, _locate(name))
+
+
+@contextmanager
+def leased_target(name: str) -> Iterator[Target]:
+    """The same; while the block runs, a training run does not delete the checkpoint."""
+    folder = _locate(name)
+    with lease(folder):
+        yield _checked(name, folder)
+
+
+def _locate(name: str) -> Path:
     folder = Path(resolve_model(name))
-    if not folder.is_dir():
-        folder = _fetch(name)
+    return folder if folder.is_dir() else _fetch(name)
+
+
+def _checked(name: str, folder: Path) -> Target:
+    check_model(folder)
     if not (folder / "config.json").is_file():
         raise UserError(
             f"{folder} has no config.json; give a Hugging Face folder, a run's folder or a hub id."
@@ -107,10 +128,13 @@ def _run_of(folder: Path) -> Path | None:
     if not is_checkpoint or folder.parent.parent.name != "checkpoints":
         return None
     run = folder.parents[2]
-    return run if (run / "config.json").is_file() else None
+    return run if (run / "config.json").is_file() or (folder.parent / ORIGIN).is_file() else None
 
 
 def _fetch(name: str) -> Path:
+    cached = cached_if_offline(name)
+    if cached != name:
+        return Path(cached)
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import (
         GatedRepoError,
@@ -155,6 +179,7 @@ class Conditions:
     grader: Sourced[str]
     max_tokens: Sourced[int]
     dtype: Sourced[Dtype]
+    prompt: Sourced[PromptConfig]
 
     def describe(self, *, graded: bool = True) -> str:
         """One line for the terminal: every value with its source; without the grader if nothing is graded."""
@@ -164,6 +189,7 @@ class Conditions:
             *[(f"grader {self.grader.value}", self.grader.source)] * graded,
             (f"at most {self.max_tokens.value} tokens", self.max_tokens.source),
             (self.dtype.value, self.dtype.source),
+            *[(_prompt_label(self.prompt.value), self.prompt.source)] * (self.prompt.value != PromptConfig()),
         ]
         parts = groupby(values, key=lambda item: item[1])
         return "; ".join(f"{', '.join(text for text, _ in items)} ({source})" for source, items in parts)
@@ -179,6 +205,9 @@ class GivenOptions:
     grader: str | None = None
     max_tokens: int | None = None
     dtype: Dtype | None = None
+    system: str | None = None
+    template: str | None = None
+    answer: str | None = None
 
 
 def choose_conditions(targets: Sequence[Target], given: GivenOptions) -> list[Conditions]:
@@ -216,6 +245,7 @@ def _configured(target: Target, config: Config, source: str) -> Conditions:
         Sourced(config.reward.grader, source),
         Sourced(config.rollout.max_tokens, source),
         Sourced(config.model.dtype, source),
+        Sourced(config.prompt, source),
     )
 
 
@@ -242,6 +272,7 @@ def _as_runs(default: Conditions, trained: dict[str, Conditions]) -> Conditions:
         agreed(default.grader, lambda c: c.grader),
         agreed(default.max_tokens, lambda c: c.max_tokens),
         agreed(default.dtype, lambda c: c.dtype),
+        agreed(default.prompt, lambda c: c.prompt),
     )
 
 
@@ -253,7 +284,17 @@ def _with_options(chosen: Conditions, given: GivenOptions, model: str) -> Condit
         value = getattr(given, name)
         if value is not None:
             changes[name] = Sourced(value, f"--{name.replace('_', '-')}")
+    asked = {name: getattr(given, name) for name in ("system", "template", "answer")}
+    asked = {name: value for name, value in asked.items() if value is not None}
+    if asked:
+        options = " and ".join(f"--{name}" for name in asked)
+        changes["prompt"] = Sourced(overlay(chosen.prompt.value, asked, "prompt."), options)
     return replace(chosen, **changes)
+
+
+def _prompt_label(prompt: PromptConfig) -> str:
+    named = [name for name in ("system", "template") if getattr(prompt, name) is not None]
+    return f"{' and '.join(named)} of its own, " * bool(named) + f"answer {prompt.answer}"
 
 
 def _limits(own: Sourced[tuple[int, int]], given: GivenOptions, model: str) -> Sourced[tuple[int, int]]:

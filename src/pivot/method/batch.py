@@ -24,7 +24,7 @@ class Batch:
     mask_BT: Tensor
     """Valid response tokens: EOS is valid, padding is not."""
     rewards_B: Tensor
-    """R, the accuracy reward."""
+    """R, the accuracy reward or the weighted sum of reward functions."""
     format_B: Tensor
     """The format reward."""
     group_size: int
@@ -41,6 +41,8 @@ class Batch:
     reference_logprobs_BT: Tensor | None = None
     """Under the frozen model that training started from."""
 
+    success_B: Tensor | None = None
+    """bool: responses that count as correct; None: those with a reward above one half."""
     minibatch_B: Tensor | None = None
     """Index of the global minibatch that each row belongs to; None: all rows are one minibatch."""
     off_policy_B: Tensor | None = None
@@ -66,8 +68,8 @@ class Batch:
 
     @property
     def correct_B(self) -> Tensor:
-        """bool: accuracy rewards above one half."""
-        return self.rewards_B > 0.5
+        """bool: responses that count as correct, for the sign s (Eq. 8) and sign protection (Eq. 15)."""
+        return self.rewards_B > 0.5 if self.success_B is None else self.success_B.bool()
 
     @property
     def on_policy_mask_BT(self) -> Tensor:
@@ -102,9 +104,10 @@ class Batch:
         return self if self.target_B is None else self.take(~self.target_B)
 
     def with_forward(self, new_logprobs_BT: Tensor, new_entropy_BT: Tensor | None = None) -> Batch:
-        """The rows with the forward pass that carries gradients, all on its device."""
-        moved = self._map(lambda _, values: values.to(new_logprobs_BT.device))
-        return replace(moved, new_logprobs_BT=new_logprobs_BT, new_entropy_BT=new_entropy_BT)
+        """The rows with the forward pass that carries gradients, all on its device and cut to their width."""
+        moved, width = self._map(lambda _, values: values.to(new_logprobs_BT.device)), self.mask_BT.shape[1]
+        entropy_BT = None if new_entropy_BT is None else new_entropy_BT[:, :width]
+        return replace(moved, new_logprobs_BT=new_logprobs_BT[:, :width], new_entropy_BT=entropy_BT)
 
     def _map(self, change: Callable[[str, Tensor], Tensor]) -> Batch:
         tensors = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}

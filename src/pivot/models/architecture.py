@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from huggingface_hub import try_to_load_from_cache
-from transformers import AutoConfig, AutoModelForImageTextToText, PretrainedConfig
+from transformers import AutoModelForImageTextToText, PretrainedConfig
 
 from pivot.errors import UserError
 from pivot.models.family import FAMILIES, Stack, find_family
 from pivot.models.loading import file_limits, resolve_model
+from pivot.models.model_config import read_config
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,11 @@ def find_architecture(model: str) -> Architecture:
     path = resolve_model(model)
     config_file = _local_file(path, "config.json")
     if config_file is not None:
-        config = AutoConfig.from_pretrained(config_file.parent)
-        return _measure(config, str(config_file), _max_pixels(path))
+        try:
+            return _measure(read_config(str(config_file.parent)), str(config_file), _max_pixels(path))
+        except (OSError, ValueError) as cause:
+            reason = str(cause).strip().splitlines()[0].rstrip(".:")
+            raise UserError(f"cannot read the model's {config_file} ({reason})") from cause
     for family in dict.fromkeys(map(find_family, FAMILIES)):
         published = family.published_config(model)
         if published is not None:
@@ -66,30 +69,17 @@ def _measure(config: PretrainedConfig, source: str, max_pixels: int | None) -> A
         if isinstance(module, torch.nn.Linear) and name.endswith("_proj")
     ]
     patches_per_token = family.patches_per_token(config)
-    text: Any = config.get_text_config()
     return Architecture(
         source=source,
         parameters=sum(p.numel() for p in model.parameters()),
         vision_parameters=sum(p.numel() for p in family.vision_parameters(model)),
         adapter_parameters=sum(p.in_features + p.out_features for p in projections),
-        text=_text_stack(text),
+        text=family.text_stack(config),
         vision=family.vision_stack(config),
-        vocabulary=text.vocab_size,
+        vocabulary=config.get_text_config().vocab_size,
         pixels_per_token=config.vision_config.patch_size**2 * patches_per_token,
         patches_per_token=patches_per_token,
         max_pixels=max_pixels,
-    )
-
-
-def _text_stack(text: Any) -> Stack:
-    # Some configurations state the head size; others divide the width by the number of heads.
-    head = text.to_dict().get("head_dim") or text.hidden_size // text.num_attention_heads
-    return Stack(
-        layers=text.num_hidden_layers,
-        hidden=text.hidden_size,
-        intermediate=text.intermediate_size,
-        query_width=text.num_attention_heads * head,
-        key_width=text.num_key_value_heads * head,
     )
 
 

@@ -1,13 +1,15 @@
 """One more token for N responses to P prompts: who holds keys and values, and how they are attended to.
 
-`RepeatedContinuation` runs any model through Hugging Face's forward, with the prompts' cache repeated per response.
-`SharedContinuation` holds each prompt's keys and values once. The prompt's keys are multiplied with the queries of all
-its responses together; only the responses' own are kept apart. It also avoids Hugging Face's overhead per token, which
-exceeds the computation for small models. It supports Llama-like decoders: RMS norms, rotary positions, gated MLP.
+Responses that start together form a cohort; cohorts join while others are still being decoded. `RepeatedContinuation`
+runs any model through Hugging Face's forward, with the prompts' cache repeated per response. `SharedContinuation` holds
+each prompt's keys and values once: they are multiplied with the queries of all its responses together, and only the
+responses' own are kept apart. Its matrix products with weights take the rows of all cohorts at once. It supports
+Llama-like decoders: RMS norms, rotary positions, gated MLP.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -37,23 +39,65 @@ class PrefilledPrompts:
 class Continuation(Protocol):
     """Unfinished responses."""
 
+    cohorts: list[Any]
+
     def advance(self, tokens_N: Tensor) -> Tensor:
         """Append one token to each response; the hidden states [N, D] after it."""
         ...
 
+    def join(self, other: Any) -> None:
+        """Decode the responses of another continuation of the same model too, behind one's own."""
+        ...
+
     def keep(self, rows: Tensor) -> None:
-        """Continue with these responses alone, in this order."""
+        """Continue with these responses alone; in this order within each cohort."""
         ...
 
 
-class RepeatedContinuation:
+class _Cohorts:
+    """What both kinds of continuation do with their cohorts."""
+
+    def __init__(self, first: Any) -> None:
+        self.cohorts: list[Any] = [first]
+
+    def join(self, other: _Cohorts) -> None:
+        self.cohorts += other.cohorts
+
+    def keep(self, rows: Tensor) -> None:
+        left, first = [], 0
+        for cohort in self.cohorts:
+            own = rows[(rows >= first) & (rows < first + len(cohort))] - first
+            first += len(cohort)
+            if len(own):
+                cohort.keep(own)
+                left.append(cohort)
+        self.cohorts = left
+
+    @property
+    def _sizes(self) -> list[int]:
+        return [len(cohort) for cohort in self.cohorts]
+
+
+class RepeatedContinuation(_Cohorts):
     """Hugging Face's forward on one row per response."""
 
+    def __init__(self, family: Family, model: Any, prompts: PrefilledPrompts, num_samples: int) -> None:
+        super().__init__(_RepeatedCohort(family, model, prompts, num_samples))
+
+    def advance(self, tokens_N: Tensor) -> Tensor:
+        parts = zip(self.cohorts, tokens_N.split(self._sizes), strict=True)
+        return _joined([cohort.advance(tokens) for cohort, tokens in parts])
+
+
+class _RepeatedCohort:
     def __init__(self, family: Family, model: Any, prompts: PrefilledPrompts, num_samples: int) -> None:
         self._family, self._model, self._cache = family, model, prompts.cache
         self._cache.batch_repeat_interleave(num_samples)
         self._seen_NL = prompts.seen_PL.repeat_interleave(num_samples, 0)
         self._position_N = prompts.next_position_P.repeat_interleave(num_samples)
+
+    def __len__(self) -> int:
+        return len(self._position_N)
 
     def advance(self, tokens_N: Tensor) -> Tensor:
         self._seen_NL = F.pad(self._seen_NL, (0, 1), value=True)
@@ -70,7 +114,7 @@ class RepeatedContinuation:
         self._seen_NL, self._position_N = self._seen_NL[rows], self._position_N[rows]
 
 
-class SharedContinuation:
+class SharedContinuation(_Cohorts):
     """Each prompt's keys and values once, `num_samples` responses per prompt at first."""
 
     def __init__(
@@ -78,42 +122,31 @@ class SharedContinuation:
     ) -> None:
         self._text: Any = family.text_model(model)
         self._norms_heads = "q_norm" in dict(self._text.layers[0].self_attn.named_children())
-        num_prompts, device = len(prompts.next_position_P), prompts.next_position_P.device
+        device = prompts.next_position_P.device
         positions_PT = prompts.next_position_P[:, None] + torch.arange(max_tokens, device=device)
-        self._cos_PTd, self._sin_PTd = _rotations(self._text, family.text_positions(positions_PT[None]))
-        self._places = _Places(
-            prompt_N=torch.arange(num_prompts, device=device).repeat_interleave(num_samples),
-            num_prompts=num_prompts,
-            width=num_samples,
-        )
-        size = num_prompts * num_samples
-        self._layers = [_LayerMemory(cached.keys, cached.values, size) for cached in prompts.cache.layers]
-        self._bias_PK1L = _bias(prompts.seen_PL, self._layers[0].prompt_keys)
-        self._length = 0
+        rotations = _rotations(self._text, family.text_positions(positions_PT[None]))
+        super().__init__(_SharedCohort(prompts, num_samples, rotations))
 
     def advance(self, tokens_N: Tensor) -> Tensor:
-        prompt_N, t = self._places.prompt_N, self._length
         # [N, 1, d]: the same for all heads.
-        cos, sin = self._cos_PTd[prompt_N, t, None], self._sin_PTd[prompt_N, t, None]
+        cos, sin = (_joined(parts) for parts in zip(*(c.rotation() for c in self.cohorts), strict=True))
         hidden_ND = self._text.embed_tokens(tokens_N)
-        for layer, memory in zip(self._text.layers, self._layers, strict=True):
+        for index, layer in enumerate(self._text.layers):
             attention, normed_ND = layer.self_attn, _normed(layer.input_layernorm, hidden_ND)
-            query, key, value = self._projected(attention, normed_ND, cos, sin)
-            memory.append(key, value, t)
-            attended_ND = memory.attend(query, t + 1, self._places, self._bias_PK1L, attention.scaling)
+            projected = self._projected(attention, normed_ND, cos, sin)
+            attended_ND = self._attended(index, projected, attention.scaling)
             hidden_ND = hidden_ND + attention.o_proj(attended_ND)
             hidden_ND = hidden_ND + layer.mlp(_normed(layer.post_attention_layernorm, hidden_ND))
-        self._length = t + 1
+        for cohort in self.cohorts:
+            cohort.length += 1
         return _normed(self._text.norm, hidden_ND)
 
-    def keep(self, rows: Tensor) -> None:
-        """Also drops prompts that have no response left."""
-        left_P, prompt_N = self._places.prompt_N[rows].unique(return_inverse=True)
-        self._places = _Places.of(prompt_N, len(left_P))
-        self._cos_PTd, self._sin_PTd = self._cos_PTd[left_P], self._sin_PTd[left_P]
-        self._bias_PK1L = self._bias_PK1L[left_P]
-        for memory in self._layers:
-            memory.keep(rows, left_P)
+    def _attended(self, layer: int, projected: Sequence[Tensor], scaling: float) -> Tensor:
+        """Every cohort over its own keys and values -> [N, heads * d]"""
+        parts = zip(*(x.split(self._sizes) for x in projected), strict=True)
+        return _joined(
+            [cohort.attend(layer, *part, scaling) for cohort, part in zip(self.cohorts, parts, strict=True)]
+        )
 
     def _projected(
         self, attention: Any, x_ND: Tensor, cos: Tensor, sin: Tensor
@@ -128,6 +161,47 @@ class SharedContinuation:
         rotated = torch.addcmul(both * cos, both.roll(attention.head_dim // 2, -1), sin)
         query, key = rotated.split([query.shape[1], key.shape[1]], 1)
         return query, key, value
+
+
+class _SharedCohort:
+    """Responses of equal length, their keys and values, and those of their prompts."""
+
+    def __init__(self, prompts: PrefilledPrompts, num_samples: int, rotations: tuple[Tensor, Tensor]) -> None:
+        num_prompts, device = len(prompts.next_position_P), prompts.next_position_P.device
+        self._cos_PTd, self._sin_PTd = rotations
+        self._places = _Places(
+            prompt_N=torch.arange(num_prompts, device=device).repeat_interleave(num_samples),
+            num_prompts=num_prompts,
+            width=num_samples,
+        )
+        self.layers = [
+            _LayerMemory(cached.keys, cached.values, len(self), self._cos_PTd.shape[1])
+            for cached in prompts.cache.layers
+        ]
+        self._bias_PK1L = _bias(prompts.seen_PL, self.layers[0].num_keys)
+        self.length = 0
+
+    def __len__(self) -> int:
+        return len(self._places.prompt_N)
+
+    def rotation(self) -> tuple[Tensor, Tensor]:
+        """cos and sin of the next token's position, each [N, 1, d]."""
+        prompt_N, t = self._places.prompt_N, self.length
+        return self._cos_PTd[prompt_N, t, None], self._sin_PTd[prompt_N, t, None]
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+        memory = self.layers[layer]
+        memory.append(key, value, self.length)
+        return memory.attend(query, self.length + 1, self._places, self._bias_PK1L, scaling)
+
+    def keep(self, rows: Tensor) -> None:
+        """Also drops prompts that have no response left."""
+        left_P, prompt_N = self._places.prompt_N[rows].unique(return_inverse=True)
+        self._places = _Places.of(prompt_N, len(left_P))
+        self._cos_PTd, self._sin_PTd = self._cos_PTd[left_P], self._sin_PTd[left_P]
+        self._bias_PK1L = self._bias_PK1L[left_P]
+        for memory in self.layers:
+            memory.keep(rows, left_P)
 
 
 @dataclass(frozen=True)
@@ -173,16 +247,20 @@ class _Places:
 class _LayerMemory:
     """Keys and values of one layer: the prompts', and the responses' in buffers that grow."""
 
-    def __init__(self, prompt_keys: Tensor, prompt_values: Tensor, num_responses: int) -> None:
+    def __init__(
+        self, prompt_keys: Tensor, prompt_values: Tensor, num_responses: int, max_tokens: int
+    ) -> None:
         self.prompt_keys, self.prompt_values = prompt_keys, prompt_values
         _, self.num_keys, _, size = prompt_keys.shape
-        shape = (num_responses, self.num_keys, ROOM, size)
+        self._most = max_tokens
+        shape = (num_responses, self.num_keys, min(ROOM, max_tokens), size)
         self.keys, self.values = prompt_keys.new_empty(shape), prompt_keys.new_empty(shape)
-        self._no_bias = prompt_keys.new_zeros(1, 1, 1)
+        self._no_bias = prompt_keys.new_zeros(1, 1, 1, dtype=torch.float32)
 
     def append(self, key_NKd: Tensor, value_NKd: Tensor, t: int) -> None:
         if t == self.keys.shape[2]:
-            self.keys, self.values = (F.pad(x, (0, 0, 0, t // 2)) for x in (self.keys, self.values))
+            more = min(t // 2, self._most - t)
+            self.keys, self.values = (F.pad(x, (0, 0, 0, more)) for x in (self.keys, self.values))
         self.keys[:, :, t], self.values[:, :, t] = key_NKd, value_NKd
 
     def attend(
@@ -194,13 +272,10 @@ class _LayerMemory:
         query = query_NHd.view(num_rows, self.num_keys, -1, size)
         keys, values = self.keys[:, :, :length].flatten(0, 1), self.values[:, :, :length].flatten(0, 1)
         before_k, before_v = self.prompt_keys.flatten(0, 1), self.prompt_values.flatten(0, 1)
-        asked, bias = places.by_prompt(query), bias_PK1L.flatten(0, 1)
-        before = torch.baddbmm(bias, asked, before_k.transpose(1, 2), alpha=scaling)
-        so_far = torch.baddbmm(
-            self._no_bias, query.flatten(0, 1), keys.transpose(1, 2), beta=0, alpha=scaling
-        )
+        before = _scores(places.by_prompt(query), before_k, bias_PK1L.flatten(0, 1), scaling)
+        so_far = _scores(query.flatten(0, 1), keys, self._no_bias, scaling)
         scores = torch.cat([places.by_response(before, self.num_keys), so_far], -1)
-        weights = scores.softmax(-1, dtype=torch.float32).to(values.dtype)
+        weights = scores.softmax(-1).to(values.dtype)
         split = before_k.shape[1]
         own = torch.bmm(weights[..., split:], values)
         of_prompt = places.by_prompt(weights[..., :split].unflatten(0, (num_rows, self.num_keys)))
@@ -212,6 +287,18 @@ class _LayerMemory:
         if len(left_P) < len(self.prompt_keys):
             self.prompt_keys = self.prompt_keys.index_select(0, left_P)
             self.prompt_values = self.prompt_values.index_select(0, left_P)
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
+
+
+def _scores(query_NRd: Tensor, key_NLd: Tensor, bias_N1L: Tensor, scaling: float) -> Tensor:
+    """float32 whatever the model's dtype: a score rounded to bfloat16 changes its weight by several percent."""
+    if query_NRd.is_cuda and query_NRd.dtype != torch.float32:
+        scores = torch.bmm(query_NRd, key_NLd.transpose(1, 2), out_dtype=torch.float32)
+        return torch.add(bias_N1L, scores, alpha=scaling)
+    return torch.baddbmm(bias_N1L, query_NRd.float(), key_NLd.float().transpose(1, 2), alpha=scaling)
 
 
 def _normed(norm: Any, x: Tensor) -> Tensor:
@@ -228,7 +315,7 @@ def _rotations(text: Any, positions: Tensor) -> tuple[Tensor, Tensor]:
     return cos, torch.cat([-sin[..., :half], sin[..., half:]], -1)
 
 
-def _bias(seen_PL: Tensor, like_PKLd: Tensor) -> Tensor:
-    """[P, key heads, 1, L]: 0 where a prompt's token can be seen, minus infinity where it is padding."""
-    bias_PL = torch.zeros_like(seen_PL, dtype=like_PKLd.dtype).masked_fill(~seen_PL, -torch.inf)
-    return bias_PL[:, None, None].repeat(1, like_PKLd.shape[1], 1, 1)
+def _bias(seen_PL: Tensor, num_keys: int) -> Tensor:
+    """float32 [P, key heads, 1, L]: 0 where a prompt's token can be seen, minus infinity where it is padding."""
+    bias_PL = torch.zeros(seen_PL.shape, device=seen_PL.device).masked_fill(~seen_PL, -torch.inf)
+    return bias_PL[:, None, None].repeat(1, num_keys, 1, 1)

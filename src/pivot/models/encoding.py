@@ -6,8 +6,11 @@ model family is asked of `Family`.
 
 from __future__ import annotations
 
+import os
 from collections import OrderedDict
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -16,7 +19,7 @@ from PIL import Image
 from pivot.data import template
 from pivot.data.images import ImageError, open_rgb
 from pivot.errors import UserError
-from pivot.models.family import EncodedPrompt, Family
+from pivot.models.family import SYSTEM, EncodedImage, EncodedPrompt, Family
 from pivot.types import Prompt
 
 
@@ -24,16 +27,22 @@ class UnreadablePrompt(UserError):
     """A prompt with an image that cannot be decoded."""
 
 
+class Trusted(str):
+    """Text of the chat template, whose special tokens are meant."""
+
+
 class PromptEncoder:
     """Encodes prompts for one model; caches the latest ones within a byte budget."""
 
     def __init__(self, family: Family) -> None:
         self.family = family
-        self._frames = {starts: family.frame(starts) for starts in (False, True)}
+        self._frames = {(starts, True): family.frame(starts) for starts in (False, True)}
         self._specials = sorted(family.tokenizer.get_added_vocab(), key=len, reverse=True)
         self._cache: OrderedDict[str, EncodedPrompt] = OrderedDict()
         self._cache_bytes = 0
-        self.cache_limit = 512 * 2**20
+        self.cache_limit = 2 * 2**30
+        self._read: dict[int, tuple[EncodedImage, ...] | ImageError] = {}
+        """Images that `read_images` has read and `encode` has not taken yet, by the `id()` of their prompt."""
 
     @property
     def tokenizer(self) -> Any:
@@ -50,12 +59,11 @@ class PromptEncoder:
         if known is not None and known.prompt == prompt:
             self._cache.move_to_end(prompt.id)
             return known
-        try:
-            images = tuple(self.family.encode_image(open_rgb(source)) for source in prompt.images)
-        except ImageError as cause:
+        images = self._read.pop(id(prompt), None) or self._images(prompt)
+        if isinstance(images, ImageError):
             raise UnreadablePrompt(
-                f"prompt {prompt.id!r} has an image that cannot be used: {cause}"
-            ) from cause
+                f"prompt {prompt.id!r} has an image that cannot be used: {images}"
+            ) from images
         ids = torch.tensor(
             self._token_ids(prompt, [self.family.placeholder_ids(image.grid) for image in images])
         )
@@ -63,6 +71,25 @@ class PromptEncoder:
         encoded = EncodedPrompt(prompt, ids, positions, int(positions.max()) + 1, images)
         self._remember(encoded)
         return encoded
+
+    def read_images(self, prompts: Sequence[Prompt]) -> None:
+        """Decode and process the images of prompts that are encoded next, several at a time where there are cores."""
+        new = [p for p in prompts if p.images and p.id not in self._cache]
+        self._read = {}
+        if self._pool is not None and len(new) > 1:
+            self._read = dict(zip(map(id, new), self._pool.map(self._images, new), strict=True))
+
+    @cached_property
+    def _pool(self) -> ThreadPoolExecutor | None:
+        """Pillow and numpy work outside of Python's lock; one core is left to what is done meanwhile."""
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return ThreadPoolExecutor(min(cores - 1, 16)) if cores > 2 else None
+
+    def _images(self, prompt: Prompt) -> tuple[EncodedImage, ...] | ImageError:
+        try:
+            return tuple(self.family.encode_image(open_rgb(source)) for source in prompt.images)
+        except ImageError as broken:
+            return broken
 
     def count_tokens(self, prompt: Prompt) -> int:
         """The prompt's length, from the text and the images' sizes alone: no pixel is decoded."""
@@ -78,25 +105,34 @@ class PromptEncoder:
         return self.family.resized(image)
 
     def _token_ids(self, prompt: Prompt, placeholders: Sequence[list[int]]) -> list[int]:
-        """The user's text within the chat template, images replaced by their tokens.
+        """System message and user's text within the chat template, images replaced by their tokens.
 
         Text between images is tokenised in one piece, like the chat template's own. Only text that spells out a special
         token is tokenised separately, so that data never becomes a control token.
         """
         segments = template.segments(prompt)
-        before, after = self._frames[isinstance(segments[0], template.ImagePlace)]
+        before, after = self._frame(prompt, isinstance(segments[0], template.ImagePlace))
+        # A model whose chat template prints no system message has none.
+        opening, _, rest = before.partition(SYSTEM) if SYSTEM in before else ("", "", before)
+        system = template.system_text(prompt) if SYSTEM in before else ""
         ids: list[int] = []
-        pending = before
-        for part in segments:
+        pending = ""
+        for part in (Trusted(opening), system, Trusted(rest), *segments, Trusted(after)):
             if isinstance(part, template.ImagePlace):
                 ids += self._tokenize(pending) + placeholders[part.index]
                 pending = ""
-            elif any(special in part for special in self._specials):
+            elif not isinstance(part, Trusted) and any(special in part for special in self._specials):
                 ids += self._tokenize(pending) + self._tokenize(part, split_special_tokens=True)
                 pending = ""
             else:
                 pending += part
-        return ids + self._tokenize(pending + after)
+        return ids + self._tokenize(pending)
+
+    def _frame(self, prompt: Prompt, starts_with_image: bool) -> tuple[str, str]:
+        key = (starts_with_image, template.system_text(prompt) != "")
+        if key not in self._frames:
+            self._frames[key] = self.family.frame(*key)
+        return self._frames[key]
 
     def _tokenize(self, text: str, **options: bool) -> list[int]:
         if not text:
@@ -113,4 +149,4 @@ class PromptEncoder:
 
 
 def _num_bytes(encoded: EncodedPrompt) -> int:
-    return sum(image.pixels.nbytes for image in encoded.images) + encoded.input_ids_L.nbytes * 4
+    return sum(image.values.nbytes for image in encoded.images) + encoded.input_ids_L.nbytes * 4

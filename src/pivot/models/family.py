@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.cache_utils import Cache
 
-from pivot.data import template
 from pivot.errors import UserError
+from pivot.models.chat_template import frame_of
 from pivot.models.corruption import GREY, Canvas
 from pivot.models.decoding import Continuation, PrefilledPrompts, RepeatedContinuation
 from pivot.types import Prompt
@@ -39,6 +39,8 @@ Layout = Literal["tree", "repeated"]
 
 CONTENT = "\N{OBJECT REPLACEMENT CHARACTER}content\N{OBJECT REPLACEMENT CHARACTER}"
 """Stands for the user's text while the chat template is rendered."""
+SYSTEM = "\N{OBJECT REPLACEMENT CHARACTER}system\N{OBJECT REPLACEMENT CHARACTER}"
+"""Likewise for the system message."""
 
 
 def find_family(model_type: str) -> type[Family]:
@@ -60,12 +62,18 @@ def register_family(model_type: str, family: type[Family]) -> None:
 
 @dataclass(frozen=True)
 class EncodedImage:
-    """One image after the model's image processor."""
+    """One image after the model's image processor, as small as it can be kept."""
 
-    pixels: Tensor
-    """float32, normalised; the shape is the family's own."""
+    values: Tensor
+    """Pixel values 0..255 in a shape of the family's own: uint8, or float32 where a corruption leaves fractions."""
     grid: tuple[int, ...]
     """How the family cuts the image; decides the number of its tokens."""
+    family: Family = field(repr=False)
+
+    @property
+    def pixels(self) -> Tensor:
+        """float32, normalised, in the shape that the model takes."""
+        return self.family.model_pixels(self)
 
 
 @dataclass(frozen=True)
@@ -165,16 +173,16 @@ class Family(ABC):
 
     # Text ------------------------------------------------------------------------------------------------
 
-    def frame(self, starts_with_image: bool) -> tuple[str, str]:
-        """The chat template's text before and after the user's content."""
-        for content in (CONTENT, [{"type": "text", "text": CONTENT}]):
-            system = template.SYSTEM if content == CONTENT else [{"type": "text", "text": template.SYSTEM}]
-            messages = [{"role": "system", "content": system}, {"role": "user", "content": content}]
-            text = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-            before, found, after = str(text).partition(CONTENT)
-            if found:
-                return before, after
-        raise UserError("the model's chat template does not print the user's text")
+    def frame(self, starts_with_image: bool, with_system: bool = True) -> tuple[str, str]:
+        """The chat template's text before and after the user's content; `SYSTEM` stands for the system message."""
+        as_text, as_parts = (
+            [*[{"role": "system", "content": system}] * with_system, {"role": "user", "content": user}]
+            for system, user in (
+                (SYSTEM, CONTENT),
+                ([{"type": "text", "text": SYSTEM}], [{"type": "text", "text": CONTENT}]),
+            )
+        )
+        return frame_of(self.tokenizer, (as_text, as_parts), CONTENT)
 
     def engine_placeholder_ids(self) -> list[int]:
         """The tokens of an image for engines that expand them on their own, such as vLLM."""
@@ -212,8 +220,8 @@ class Family(ABC):
         return self.encode_image(Image.new("RGB", (32, 32), (int(GREY),) * 3))
 
     def canvas(self, image: EncodedImage) -> Canvas:
-        """The image for a corruption. Default: `pixels` are tiles [tile, channel, height, width]."""
-        num_tiles, _, height, width = image.pixels.shape
+        """The image for a corruption. Default: `values` are tiles [tile, channel, height, width]."""
+        num_tiles, _, height, width = image.values.shape
         rows, columns = height // self.patch_size, width // self.patch_size
         row_H, column_W = torch.arange(height) // self.patch_size, torch.arange(width) // self.patch_size
         patch_HW = row_H.clamp(max=rows - 1)[:, None] * columns + column_W.clamp(max=columns - 1)
@@ -222,19 +230,25 @@ class Family(ABC):
             (torch.arange(rows) + 0.5) / rows, (torch.arange(columns) + 0.5) / columns
         )
         return Canvas(
-            values=(image.pixels * self.std + self.mean) * 255.0,
+            values=image.values.float(),
             patch=tile_T * (rows * columns) + patch_HW,
             centre_N2=centre_N2.repeat(num_tiles, 1),
         )
 
     def repaint(self, image: EncodedImage, where: Tensor | bool, values: Tensor | float) -> EncodedImage:
         """The image with other pixel values (0..255) in some places; both arguments broadcast against the canvas."""
-        pixels = torch.where(torch.as_tensor(where), self.normalised(values), image.pixels)
-        return replace(image, pixels=pixels)
+        if isinstance(values, float) and values.is_integer():
+            values = torch.tensor(int(values), dtype=torch.uint8)
+        painted = torch.where(torch.as_tensor(where), torch.as_tensor(values), image.values)
+        return replace(image, values=painted)
 
-    def normalised(self, values: Tensor | float) -> Tensor:
-        """Pixel values 0..255 as the model receives them."""
-        return (torch.as_tensor(values) / 255.0 - self.mean) / self.std
+    def model_pixels(self, image: EncodedImage) -> Tensor:
+        """The image as the model receives it: normalised as the processor does it, to the last bit."""
+        return (image.values / 255.0 - self.mean) / self.std
+
+    def pixel_values(self, pixels: Tensor) -> Tensor:
+        """The processor's output turned back into the pixel values 0..255 that it came from."""
+        return ((pixels.float() * self.std + self.mean) * 255.0).round().to(torch.uint8)
 
     def picture(self, image: EncodedImage) -> Image.Image:
         """The encoded image turned back into a picture, for people to look at. Default: its first tile."""
@@ -276,7 +290,7 @@ class Family(ABC):
         tokens_TND = self.tile_features(model, torch.cat([image.pixels for image in images]))
         return [
             ImageFeatures(tokens.flatten(0, 1))
-            for tokens in tokens_TND.split([len(image.pixels) for image in images])
+            for tokens in tokens_TND.split([len(image.values) for image in images])
         ]
 
     def tile_features(self, model: Any, pixels: Tensor) -> Tensor:
@@ -330,6 +344,20 @@ class Family(ABC):
     def published_config(cls, name: str) -> tuple[str, PretrainedConfig] | None:
         """Name and configuration of a published model whose files are not on this machine; None: unknown."""
         return None
+
+    @classmethod
+    def text_stack(cls, config: Any) -> Stack:
+        """The layers of the language model."""
+        text = config.get_text_config()
+        # Some configurations state the head size; others divide the width by the number of heads.
+        head = text.to_dict().get("head_dim") or text.hidden_size // text.num_attention_heads
+        return Stack(
+            layers=text.num_hidden_layers,
+            hidden=text.hidden_size,
+            intermediate=text.intermediate_size,
+            query_width=text.num_attention_heads * head,
+            key_width=text.num_key_value_heads * head,
+        )
 
     @classmethod
     def vision_stack(cls, config: Any) -> Stack:

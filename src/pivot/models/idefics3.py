@@ -25,7 +25,7 @@ MARKS = re.compile(rf"{AROUND}|{WHOLE}|<row_\d+_col_\d+>")
 
 
 class Idefics3(Family):
-    """`EncodedImage.pixels` are tiles [T, channels, side, side], the whole image last; `grid` is (rows, columns)."""
+    """`EncodedImage.values` are tiles [T, channels, side, side], the whole image last; `grid` is (rows, columns)."""
 
     image_processor_class: ClassVar[Any] = Idefics3ImageProcessorPil
     text_name: ClassVar[str] = "text_model"
@@ -33,9 +33,9 @@ class Idefics3(Family):
 
     # Text ------------------------------------------------------------------------------------------------
 
-    def frame(self, starts_with_image: bool) -> tuple[str, str]:
+    def frame(self, starts_with_image: bool, with_system: bool = True) -> tuple[str, str]:
         """The chat templates print "User:" before an image and "User: " before text."""
-        before, after = super().frame(starts_with_image)
+        before, after = super().frame(starts_with_image, with_system)
         return (before.removesuffix(" ") if starts_with_image else before), after
 
     def placeholder_ids(self, grid: tuple[int, ...]) -> list[int]:
@@ -75,7 +75,8 @@ class Idefics3(Family):
 
     def encode_image(self, image: Image.Image) -> EncodedImage:
         out = self.image_processor(images=[[image]], return_tensors="pt", return_row_col_info=True)
-        return EncodedImage(out["pixel_values"][0].float(), (out["rows"][0][0], out["cols"][0][0]))
+        grid = (out["rows"][0][0], out["cols"][0][0])
+        return EncodedImage(self.pixel_values(out["pixel_values"][0]), grid, self)
 
     def grid_of(self, width: int, height: int) -> tuple[int, ...]:
         """By the processor's own rules, without an image: longest edge first, then up to whole tiles."""
@@ -96,7 +97,7 @@ class Idefics3(Family):
     def canvas(self, image: EncodedImage) -> Canvas:
         """Tiles know where they are in the image; the last is the whole image."""
         canvas, (rows, columns) = super().canvas(image), image.grid
-        centre_TN2 = canvas.centre_N2.view(len(image.pixels), -1, 2)
+        centre_TN2 = canvas.centre_N2.view(len(image.values), -1, 2)
         corner_T2 = torch.cartesian_prod(torch.arange(rows), torch.arange(columns)).view(-1, 1, 2)
         scale_2 = torch.tensor([max(rows, 1), max(columns, 1)])
         tiles_TN2 = (centre_TN2[:-1] + corner_T2) / scale_2

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import logging
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import jinja2
 import torch
 from safetensors import SafetensorError
 from transformers import (
-    AutoConfig,
     AutoModelForImageTextToText,
     AutoTokenizer,
     GenerationConfig,
@@ -21,12 +22,15 @@ from transformers import (
 )
 from transformers.utils import logging as transformers_logging
 
-from pivot import tiny
+from pivot import hub, tiny
+from pivot.checkpoint_reader import check_model, lease
 from pivot.durable import finished_checkpoints
-from pivot.errors import UserError
+from pivot.errors import UserError, did_you_mean
 from pivot.models.encoding import PromptEncoder
 from pivot.models.family import find_family
+from pivot.models.model_config import check_memory, read_config
 from pivot.models.policy import Policy
+from pivot.models.weights import check_weights, stored_weights
 
 TINY = {"tiny": "easy", "tiny-hard": "hard"}
 
@@ -53,13 +57,28 @@ def load_policy(name: str, options: ModelOptions | None = None) -> Policy:
         load_policy("tiny"); load_policy("Qwen/Qwen2.5-VL-3B-Instruct", ModelOptions(dtype="bfloat16"))
     """
     options = options or ModelOptions()
-    path = resolve_model(name)
-    with _quiet_transformers():
+    path = cached_if_offline(resolve_model(name))
+    with lease(Path(path)), _quiet_transformers():
+        check_model(Path(path))
         model, tokenizer, processor = _load_parts(path, name, options)
     prepare_forward(model)
     _prepare(model, options)
     model.to(pick_device(options.device))
     return _assemble(model, tokenizer, processor, options)
+
+
+def check_folder(name: str, options: ModelOptions | None = None) -> None:
+    """Check the weights of a local model that another library will load; a hub id is left to that library.
+
+    Reads every weight once and keeps none.
+    """
+    path = Path(resolve_model(name))
+    if not path.is_dir():
+        return
+    with lease(path), _quiet_transformers():
+        check_model(path)
+        _, report = _load_model(str(path), name, options or ModelOptions(), device_map="meta")
+        check_weights(name, report, stored_weights(path))
 
 
 def prepare_forward(model: Any) -> None:
@@ -71,7 +90,7 @@ def load_tokenizer_only(folder: Path, options: ModelOptions | None = None) -> Po
     """A policy without weights, for engines that hold the weights themselves: it encodes and knows its tokens."""
     path = str(folder)
     with _quiet_transformers(), torch.device("meta"):
-        config = AutoConfig.from_pretrained(path)
+        config = read_config(path)
         model = AutoModelForImageTextToText.from_config(config)
         tokenizer = AutoTokenizer.from_pretrained(path)
         processor = _image_processor(config, path)
@@ -83,7 +102,15 @@ def load_tokenizer_only(folder: Path, options: ModelOptions | None = None) -> Po
 def _assemble(model: Any, tokenizer: Any, processor: Any, options: ModelOptions) -> Policy:
     family = find_family(model.config.model_type)
     family.limit_images(processor, options.min_pixels, options.max_pixels)
-    return Policy(model, tokenizer, PromptEncoder(family(model, tokenizer, processor)))
+    try:
+        encoder = PromptEncoder(family(model, tokenizer, processor))
+    except (ValueError, jinja2.TemplateError) as cause:
+        reason = "it has none" if tokenizer.chat_template is None else str(cause).strip().splitlines()[0]
+        raise UserError(
+            f"the chat template of {tokenizer.name_or_path} cannot be used ({reason}); put the model's "
+            "chat_template.jinja into its folder"
+        ) from cause
+    return Policy(model, tokenizer, encoder)
 
 
 def _image_processor(config: PretrainedConfig, path: str) -> Any:
@@ -103,14 +130,39 @@ def resolve_model(name: str) -> str:
         raise UserError(
             f"{name} holds no config.json and no checkpoints; give a model folder or a run's folder"
         )
-    return str(folder) if folder.is_dir() else name
+    if folder.is_dir():
+        return str(folder)
+    if name.startswith((".", "/", "~")) or name.count("/") > 1 or name.endswith("/"):
+        raise UserError(f"the model folder {name} does not exist")
+    if "/" not in name:
+        raise UserError(
+            f"there is no model {name!r}.{did_you_mean(name, TINY)} Give {', '.join(TINY)}, a model folder, a run's "
+            "folder or a hub id (owner/name)."
+        )
+    return name
+
+
+def cached_if_offline(path: str) -> str:
+    """If the hub cannot be reached, a hub id's folder in the local cache, without retries; else the path unchanged."""
+    if Path(path).is_dir() or hub.is_reachable():
+        return path
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return snapshot_download(path, local_files_only=True)
+    except (LocalEntryNotFoundError, HFValidationError) as missing:
+        raise UserError(
+            f"the model {path!r} is neither a local folder nor in the local cache, and the hub cannot be reached; run "
+            f"`hf download {path} --local-dir DIR` on a machine with network access and give DIR instead of the hub id."
+        ) from missing
 
 
 def file_limits(folder: Path) -> tuple[int, int]:
     """Smallest and largest image area, in pixels, according to the files of a model's folder."""
     try:
         with _quiet_transformers():
-            config = AutoConfig.from_pretrained(str(folder))
+            config = read_config(str(folder))
             processor = _image_processor(config, str(folder))
     except (OSError, ValueError) as cause:
         reason = str(cause).strip().splitlines()[0].rstrip(".:")
@@ -153,26 +205,42 @@ def merged_state(model: PreTrainedModel) -> dict[str, torch.Tensor]:
 
 
 def _load_parts(path: str, name: str, options: ModelOptions) -> tuple[Any, Any, Any]:
+    model, report = _load_model(path, name, options)
+    with _load_errors(name):
+        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=options.trust_remote_code)
+        processor = _image_processor(model.config, path)
+    check_weights(name, report, model.state_dict().items())
+    return model, tokenizer, processor
+
+
+def _load_model(path: str, name: str, options: ModelOptions, **where: Any) -> tuple[Any, dict[str, Any]]:
+    """The model, and what transformers reports about its weights."""
     trust = {"trust_remote_code": options.trust_remote_code}
-    try:
-        config = AutoConfig.from_pretrained(path, **trust)
-        find_family(config.model_type)
-        model = AutoModelForImageTextToText.from_pretrained(
+    with _load_errors(name):
+        check_memory(read_config(path, **trust), getattr(torch, options.dtype))
+        loaded: Any = AutoModelForImageTextToText.from_pretrained(
             path,
             dtype=getattr(torch, options.dtype),
             attn_implementation=options.attention,
             use_safetensors=True,  # never a pickle
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # they are reported, and `check_weights` names them
             **trust,
+            **where,
         )
-        tokenizer = AutoTokenizer.from_pretrained(path, **trust)
-        processor = _image_processor(config, path)
+        return loaded
+
+
+@contextmanager
+def _load_errors(name: str) -> Iterator[None]:
+    try:
+        yield
     except (OSError, ValueError, RuntimeError, SafetensorError, UserError) as cause:
         reason = str(cause).strip().splitlines()[0].rstrip(".:")
         raise UserError(
             f"cannot load the model {name!r} ({reason}); give a Hugging Face folder, a run's folder, a hub id that "
             "this machine can reach or has cached, or `tiny`"
         ) from cause
-    return model, tokenizer, processor
 
 
 def _prepare(model: PreTrainedModel, options: ModelOptions) -> None:

@@ -67,6 +67,12 @@ class Policy:
     def num_parameters(self) -> int:
         return sum(p.numel() for p in self.model.parameters())
 
+    @property
+    def cache_bytes_per_token(self) -> int:
+        """Keys and values of all layers of the language model."""
+        text = self.family.text_stack(self.model.config)
+        return 2 * text.layers * text.key_width * self.model.dtype.itemsize
+
     def trainable_parameters(self) -> dict[str, torch.nn.Parameter]:
         return {name: p for name, p in self.model.named_parameters() if p.requires_grad}
 

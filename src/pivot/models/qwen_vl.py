@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import types
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -26,7 +25,7 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_res
 from transformers.models.qwen2_vl.modeling_qwen2_vl import VisionAttention as Qwen2VLVisionAttention
 from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLVisionAttention
 
-from pivot.models.corruption import Canvas
+from pivot.models.corruption import GREY, Canvas
 from pivot.models.decoding import Continuation, PrefilledPrompts, SharedContinuation
 from pivot.models.family import EncodedImage, Family, ImageFeatures, Stack
 from pivot.models.shared_prefix import share_prefixes, shares_prefixes
@@ -37,7 +36,7 @@ VISION_PADDING = "<|vision_pad|>"
 
 
 class QwenVL(Family):
-    """`EncodedImage.pixels` are patches [N, channels * frames * patch * patch]; `grid` is (frames, rows, columns)."""
+    """`EncodedImage.values` are one frame's patches [N, colours, 1, pixels]; `grid` is (frames, rows, columns)."""
 
     image_processor_class: ClassVar[Any] = Qwen2VLImageProcessorPil
     vision_names: ClassVar[tuple[str, ...]] = ("visual",)
@@ -47,6 +46,7 @@ class QwenVL(Family):
         super().__init__(model, tokenizer, image_processor)
         self._rope_index = model.model.get_rope_index
         self._merge: int = image_processor.merge_size
+        self._num_frames: int = image_processor.temporal_patch_size
 
     # Text ------------------------------------------------------------------------------------------------
 
@@ -104,7 +104,14 @@ class QwenVL(Family):
 
     def encode_image(self, image: Image.Image) -> EncodedImage:
         out = self.image_processor(images=[image], return_tensors="pt")
-        return EncodedImage(out["pixel_values"].float(), tuple(out["image_grid_thw"][0].tolist()))
+        patches = out["pixel_values"].view(-1, self.mean.shape[1], self._num_frames, self.patch_size**2)
+        # Both frames of a still image are the same picture.
+        values = self.pixel_values(patches[:, :, :1])
+        return EncodedImage(values, tuple(out["image_grid_thw"][0].tolist()), self)
+
+    def model_pixels(self, image: EncodedImage) -> Tensor:
+        """[patches, colours * frames * pixels]"""
+        return super().model_pixels(image).expand(-1, -1, self._num_frames, -1).flatten(1)
 
     def grid_of(self, width: int, height: int) -> tuple[int, ...]:
         width, height = self._resized_size(width, height)
@@ -122,35 +129,27 @@ class QwenVL(Family):
 
     def blank_image(self) -> EncodedImage:
         """The smallest there is: one token."""
-        size = self.mean.numel() * self.image_processor.temporal_patch_size * self.patch_size**2
-        return EncodedImage(torch.zeros(self._merge**2, size), (1, self._merge, self._merge))
+        shape = (self._merge**2, self.mean.numel(), 1, self.patch_size**2)
+        values = torch.full(shape, int(GREY), dtype=torch.uint8)
+        return EncodedImage(values, (1, self._merge, self._merge), self)
 
     def canvas(self, image: EncodedImage) -> Canvas:
-        """One frame [patch, colour, 1, pixel]: both frames of a still image are the same picture."""
         _, rows, columns = image.grid
         row_N, column_N = (
             self._in_blocks(axis, rows, columns)
             for axis in torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing="ij")
         )
         return Canvas(
-            values=(self._frames(image)[:, :, :1] * self.std + self.mean) * 255.0,
-            patch=torch.arange(len(image.pixels)).view(-1, 1, 1, 1),
+            values=image.values.float(),
+            patch=torch.arange(len(image.values)).view(-1, 1, 1, 1),
             centre_N2=torch.stack([(row_N + 0.5) / rows, (column_N + 0.5) / columns], 1),
         )
-
-    def repaint(self, image: EncodedImage, where: Tensor | bool, values: Tensor | float) -> EncodedImage:
-        frames = torch.where(torch.as_tensor(where), self.normalised(values), self._frames(image))
-        return replace(image, pixels=frames.reshape(image.pixels.shape))
 
     def picture(self, image: EncodedImage) -> Image.Image:
         _, rows, columns = image.grid
         merge, size = self._merge, self.patch_size
         blocks = self.canvas(image).values.view(rows // merge, columns // merge, merge, merge, -1, size, size)
         return self._to_picture(blocks.permute(4, 0, 2, 5, 1, 3, 6).reshape(-1, rows * size, columns * size))
-
-    def _frames(self, image: EncodedImage) -> Tensor:
-        """[patch, colour, frame, pixel]"""
-        return image.pixels.view(len(image.pixels), self.mean.shape[1], -1, self.patch_size**2)
 
     def _in_blocks(self, values: Tensor, rows: int, columns: int) -> Tensor:
         """[rows, columns] -> [patches] in the processor's order: merge block by merge block."""

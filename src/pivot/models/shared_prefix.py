@@ -1,20 +1,24 @@
 """Attention for a packed row that holds each prompt once, whatever the number of its responses.
 
-All layers except attention act on single tokens, so the order of tokens does not matter to them. Attention is computed
-here in a few calls: every prompt over itself, and every response over [its prompt | itself]. Siblings never see each
-other, so there is no [L, L] mask over the whole row and no score that is masked out afterwards.
+All layers except attention act on single tokens, so the order of tokens does not matter to them. On a CPU attention is
+computed here in a few calls: every prompt over itself, and every response over [its prompt | itself]. Siblings never
+see each other, so there is no [L, L] mask over the whole row and no score that is masked out afterwards. On a GPU with
+Triton one FlexAttention kernel does the same: it skips blocks that nobody sees, and no mask exists in memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache, cached_property
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 from torch.nn.utils.rnn import pad_sequence
+from torch.utils._triton import has_triton
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
@@ -32,11 +36,27 @@ class Segment:
     """Index in the row of each response token; siblings that begin alike name the same tokens."""
     prompt_B: Tensor
     """The prompt of each response."""
-    visible: Tensor
-    """bool [B or 1, 1, T, L + T]: what a response token sees of [its prompt | its response]."""
+    prompt_lengths_B: Tensor
+    """Their lengths; one number if all are equal."""
+    longest_prompt: int
+    """L."""
+
+    @cached_property
+    def visible(self) -> Tensor:
+        """bool [B or 1, 1, T, L + T]: what a response token sees of [its prompt | its response]."""
+        num_tokens, lengths = self.response_BT.shape[1], self.prompt_lengths_B
+        places = torch.arange(self.longest_prompt, device=lengths.device)
+        in_prompt = (places < lengths[:, None])[:, None, None].expand(-1, 1, num_tokens, -1)
+        so_far = _causal(num_tokens, lengths.device).expand(len(lengths), 1, -1, -1)
+        return torch.cat([in_prompt, so_far], dim=-1)
 
     def to(self, device: torch.device) -> Segment:
-        return Segment(*(value.to(device) for value in vars(self).values()))
+        return Segment(
+            self.response_BT.to(device),
+            self.prompt_B.to(device),
+            self.prompt_lengths_B.to(device),
+            self.longest_prompt,
+        )
 
 
 @dataclass(frozen=True)
@@ -48,13 +68,29 @@ class SharedPrefix:
     segments: tuple[Segment, ...]
     result_M: Tensor
     """Index of each token's result in [prompts | segment | segment ...], all flat."""
-    causal: Tensor
-    """bool [1, 1, L, L]: what a prompt token sees of its prompt."""
+    seen_from_M3: Tensor
+    """Token k is seen by tokens k <= q < seen_from[k, 0] and seen_from[k, 1] <= q < seen_from[k, 2]."""
+
+    @cached_property
+    def causal(self) -> Tensor:
+        """bool [1, 1, L, L]: what a prompt token sees of its prompt."""
+        return _causal(self.prompt_PL.shape[1], self.prompt_PL.device)
+
+    @cached_property
+    def block_mask(self) -> BlockMask:
+        """For FlexAttention: which blocks of tokens see which others."""
+        until_M, first_M, last_M = self.seen_from_M3.unbind(1)
+
+        def sees(batch: Tensor, head: Tensor, q: Tensor, k: Tensor) -> Tensor:
+            return ((k <= q) & (q < until_M[k])) | ((first_M[k] <= q) & (q < last_M[k]))
+
+        size = len(until_M)
+        return create_block_mask(sees, None, None, size, size, device=str(until_M.device))
 
     def to(self, device: torch.device) -> SharedPrefix:
         segments = tuple(segment.to(device) for segment in self.segments)
         return SharedPrefix(
-            self.prompt_PL.to(device), segments, self.result_M.to(device), self.causal.to(device)
+            self.prompt_PL.to(device), segments, self.result_M.to(device), self.seen_from_M3.to(device)
         )
 
 
@@ -75,11 +111,29 @@ def share(prompts: Sequence[Tensor], responses: Sequence[Tensor], prompt_of: Seq
         for row, i in enumerate(members):
             result_M[responses[i]] = first + row * width + torch.arange(len(responses[i]))
         first += response_BT.numel()
-        prompt_B = [prompt_of[i] for i in members]
-        visible = _visible_keys([len(prompts[p]) for p in prompt_B], prompt_PL.shape[1], width)
-        segments.append(Segment(response_BT, torch.tensor(prompt_B), visible))
-    causal = torch.ones(prompt_PL.shape[1], prompt_PL.shape[1], dtype=torch.bool).tril()[None, None]
-    return SharedPrefix(prompt_PL, tuple(segments), result_M, causal)
+        prompt_B = torch.tensor([prompt_of[i] for i in members])
+        lengths_B = torch.tensor([len(prompts[prompt_of[i]]) for i in members])
+        if bool((lengths_B == lengths_B[0]).all()):
+            lengths_B = lengths_B[:1]
+        segments.append(Segment(response_BT, prompt_B, lengths_B, prompt_PL.shape[1]))
+    return SharedPrefix(prompt_PL, tuple(segments), result_M, _seen_from(prompts, responses, prompt_of))
+
+
+def _seen_from(prompts: Sequence[Tensor], responses: Sequence[Tensor], prompt_of: Sequence[int]) -> Tensor:
+    """[M, 3]: a prompt is seen by itself and by its tree, a response token by all tokens that continue it.
+
+    A tree lies depth first, so that the tokens that continue one of its tokens follow it without a gap.
+    """
+    num_tokens = 1 + max(int(places.max()) for places in (*prompts, *responses))
+    seen_from_M3 = torch.zeros(num_tokens, 3, dtype=torch.int64)
+    for places in (*prompts, *responses):
+        seen_from_M3[places, 0] = seen_from_M3[places, 0].clamp(min=int(places[-1]) + 1)
+    for number, places in enumerate(prompts):
+        own = [y for y, prompt in zip(responses, prompt_of, strict=True) if prompt == number]
+        if own:
+            seen_from_M3[places, 1] = min(int(y[0]) for y in own)
+            seen_from_M3[places, 2] = max(int(y[-1]) for y in own) + 1
+    return seen_from_M3
 
 
 def _alike(lengths: Sequence[int]) -> list[list[int]]:
@@ -90,16 +144,6 @@ def _alike(lengths: Sequence[int]) -> list[list[int]]:
             runs.append([])
         runs[-1].append(index)
     return runs
-
-
-def _visible_keys(prompt_lengths_B: Sequence[int], longest: int, num_tokens: int) -> Tensor:
-    """The prompt's tokens, and those of the response up to the query; one mask for all prompts of equal length."""
-    lengths = torch.tensor(prompt_lengths_B)
-    if bool((lengths == lengths[0]).all()):
-        lengths = lengths[:1]
-    in_prompt = (torch.arange(longest) < lengths[:, None])[:, None, None].expand(-1, 1, num_tokens, -1)
-    so_far = torch.ones(num_tokens, num_tokens, dtype=torch.bool).tril().expand(len(lengths), 1, -1, -1)
-    return torch.cat([in_prompt, so_far], dim=-1)
 
 
 def attend(
@@ -118,6 +162,12 @@ def attend(
     """
     if shared_prefix is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **options)
+    if has_flex_kernel(query.device):
+        kernel = _flex_kernel(query.device.type)
+        mask = shared_prefix.block_mask
+        return kernel(query, key, value, block_mask=mask, scale=scaling, enable_gqa=True).transpose(
+            1, 2
+        ), None
     q_MHd, k_MKd, v_MKd = (x[0].transpose(0, 1) for x in (query, key, value))
     num_heads, num_keys, size = query.shape[1], key.shape[1], query.shape[3]
     repeats = num_heads // num_keys
@@ -148,6 +198,21 @@ def attend(
         values = torch.cat([before_v.index_select(0, prompt_B), keys_of(v_MKd, places_BT)], dim=2)
         results.append(attended(places_BT, keys, values, segment.visible))
     return torch.cat(results).index_select(0, shared_prefix.result_M)[None], None
+
+
+def has_flex_kernel(device: torch.device) -> bool:
+    """FlexAttention needs Triton for its kernels; without them it would write down all scores."""
+    return device.type == "cuda" and has_triton()
+
+
+@cache
+def _flex_kernel(device: str) -> Callable[..., Any]:
+    # Rows differ in length: with dynamic shapes one kernel serves them all.
+    return torch.compile(flex_attention, dynamic=True) if device == "cuda" else flex_attention
+
+
+def _causal(size: int, device: torch.device) -> Tensor:
+    return torch.ones(size, size, dtype=torch.bool, device=device).tril()[None, None]
 
 
 def _take(x_M: Tensor, places: Tensor) -> Tensor:

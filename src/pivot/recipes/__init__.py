@@ -11,15 +11,20 @@ from pathlib import Path
 from typing import Any
 
 from pivot.config.loading import load_file, overlay
-from pivot.config.nearest import nearest
 from pivot.config.schema import hints
 from pivot.config.sections import Config
-from pivot.errors import UserError
+from pivot.errors import UserError, nearest
 
 FOLDER = Path(__file__).parent
 NO_RECIPE = Config().recipe
+NEW_SECTIONS = {"prompt"}
+"""Sections that the config.json of an older run lacks."""
 
-__all__ = ["from_mapping", "get", "names"]
+TINY_RECIPE, REAL_RECIPE = "tiny", "default"
+SMALL_BYTES = 50 * 10**6
+"""Weights of less than this are a tiny model's, which needs another learning rate than a real one."""
+
+__all__ = ["for_model", "from_mapping", "get", "names"]
 
 
 def names() -> list[str]:
@@ -40,6 +45,17 @@ def get(name: str) -> Config:
     return replace(from_mapping(load_file(FOLDER / f"{name}.yaml")), recipe=name)
 
 
+def for_model(model: str | None) -> str:
+    """The recipe to start from if none is named: `tiny` for tiny models, `default` for all others."""
+    from pivot.models.loading import TINY, resolve_model
+
+    if model is None or model in TINY:
+        return TINY_RECIPE
+    folder = Path(resolve_model(model))
+    size = sum(file.stat().st_size for file in folder.glob("*.safetensors")) if folder.is_dir() else 0
+    return TINY_RECIPE if 0 < size < SMALL_BYTES else REAL_RECIPE
+
+
 def from_mapping(mapping: Mapping[str, Any], start: str | None = None) -> Config:
     """A file's mapping applied to the recipe that it names, or to `start`."""
     named = mapping.get("recipe")
@@ -49,5 +65,5 @@ def from_mapping(mapping: Mapping[str, Any], start: str | None = None) -> Config
         )
     name = str(start or named or NO_RECIPE)
     # A run's config.json is complete, even if its recipe was made in Python.
-    own = name == NO_RECIPE or (name not in names() and mapping.keys() >= hints(Config).keys())
+    own = name == NO_RECIPE or (name not in names() and mapping.keys() >= hints(Config).keys() - NEW_SECTIONS)
     return overlay(Config() if own else get(name), mapping)

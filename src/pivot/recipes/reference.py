@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from pivot.config.describe import reference
-from pivot.recipes import get, names
+from pivot.config.sections import Config
+from pivot.recipes import REAL_RECIPE, get, names
 
 INTRODUCTION = """\
 # Configuration
@@ -47,10 +48,16 @@ def _recipes() -> str:
     ]
     for name in names():
         config = get(name)
-        cells = [f"`{name}`", config.model.path, config.data.train, config.train.steps]
+        cells = [f"`{name}`", *_inputs(config), config.train.steps]
         cells += [config.train.prompts_per_step, config.rollout.responses, config.train.lr]
         rows.append("| " + " | ".join(str(cell) for cell in cells) + " |")
     return "\n".join(rows) + "\n"
+
+
+def _inputs(config: Config) -> tuple[str, str]:
+    """The model and the data; the recipe for your own has neither."""
+    is_open = config.recipe == REAL_RECIPE
+    return ("yours", "yours") if is_open else (config.model.path, config.data.title)
 
 
 if __name__ == "__main__":

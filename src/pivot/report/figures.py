@@ -10,9 +10,11 @@ from typing import Any
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 from matplotlib.ticker import PercentFormatter
 
 from pivot.report.charts import Axis, Chart, HeatMap, IntervalChart, LineChart, StackChart
+from pivot.terminal import printable
 
 COLOURS = ("#1f66ad", "#d4621f", "#188566", "#7d52b0", "#b38715", "#64707d", "#b03d74", "#2f93ba")
 """The page's series colours in its light theme."""
@@ -51,7 +53,12 @@ def save_figures(charts: Iterable[Chart], folder: Path) -> list[Path]:
 
 
 def save(figure: Figure, stem: Path) -> list[Path]:
-    """Both formats, without the date of writing."""
+    """Both formats, without the date of writing; text is shown as it is, whatever a run is called."""
+    for text in figure.findobj(Text):
+        assert isinstance(text, Text)
+        text.set_parse_math(False)
+        if (shown := printable(text.get_text())) != text.get_text():
+            text.set_text(shown)
     paths = [stem.with_name(f"{stem.name}.{ending}") for ending in ("svg", "pdf")]
     figure.savefig(paths[0], metadata={"Date": None})
     figure.savefig(paths[1], metadata={"CreationDate": None})

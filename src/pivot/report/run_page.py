@@ -11,6 +11,7 @@ from typing import Any
 
 from pivot.durable import write_bytes
 from pivot.report import panels
+from pivot.report.answers import add_answers
 from pivot.report.charts import Chart, short, smoothing_width
 from pivot.report.evaluations import category_table, evaluation_charts, evaluation_table
 from pivot.report.figures import save_figures
@@ -31,7 +32,7 @@ def write_report(run_dir: Path | str, *, figures: bool = True) -> Path:
     page.groups = select_groups(run)
     charts = [*_training(page, run), *_evaluation(page, run)]
     _token_map(page)
-    charts += [*_buffer(page, run), *_time(page, run)]
+    charts += [*add_answers(page, run), *_buffer(page, run), *_time(page, run)]
     _setup(page, run)
     page.header = _header(run)
     path = run.folder / "report.html"

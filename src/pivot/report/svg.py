@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from pivot.report.charts import Axis, Chart, Curve, HeatMap, IntervalChart, LineChart, StackChart, short, thin
+from pivot.terminal import printable
 
 WIDTH = 400
 HEIGHT = 224
@@ -176,14 +177,13 @@ def _curve_numbers(curve: Curve) -> dict[str, Any]:
 
 
 def _text(x: float, y: float, text: str, *, anchor: str = "start", style: str = "tick") -> str:
-    return f'<text class="{style}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
+    return f'<text class="{style}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(printable(text))}</text>'
 
 
 def _svg(inside: str, summary: str, readable: bool = True, height: int = HEIGHT) -> str:
     focus = ' tabindex="0"' if readable else ""
-    return (
-        f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(summary)}"{focus}>{inside}</svg>'
-    )
+    label = escape(printable(summary))
+    return f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{label}"{focus}>{inside}</svg>'
 
 
 def _summary(chart: LineChart) -> str:

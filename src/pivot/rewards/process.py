@@ -12,10 +12,11 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 from pivot.errors import UserError
+from pivot.rewards.calling import values_in
 from pivot.rewards.worker import LENGTH
 
 START_SECONDS = 300.0
@@ -25,18 +26,19 @@ MAX_DEATHS = 2
 
 
 class RewardProcess:
-    """Calls `module:function` in a process of its own.
+    """Calls `package.module:function` or `file.py:function` in a process of its own.
 
     A function that raises, does not return, ends its process or returns anything but numbers is a UserError. Unlike a
     thread, a process can be killed whatever it is doing, without damage to the trainer.
 
     Args:
-        spec: `module:function`.
+        name: as `pivot.plugins` reads it.
         timeout: seconds per call.
     """
 
-    def __init__(self, spec: str, timeout: float) -> None:
-        self.spec, self.timeout = spec, timeout
+    def __init__(self, name: str, timeout: float) -> None:
+        self.name, self.timeout = name, timeout
+        self.wants_images = False
         self._owner = os.getpid()
         self._process: subprocess.Popen[bytes] | None = None
         self._start()
@@ -45,29 +47,20 @@ class RewardProcess:
     def pid(self) -> int | None:
         return self._process.pid if self._process else None
 
-    def call(self, columns: dict[str, Any]) -> list[float]:
-        """The values the function returns; the caller checks their number and whether they are finite."""
+    def call(self, columns: Mapping[str, Any]) -> list[float | None]:
+        """A value per completion; the caller checks whether they are finite."""
         frame = pickle.dumps(columns)
         for _ in range(MAX_DEATHS):
             reply = self._exchange(LENGTH.pack(len(frame)) + frame, self.timeout)
             if reply is not None:
-                return self._values(reply)
+                return values_in(reply, self.name, len(columns["completions"]))
             ended = self._end()
-        raise UserError(f"the reward function {self.spec} ended its process {MAX_DEATHS} times ({ended})")
+        raise UserError(f"the reward function {self.name} ended its process {MAX_DEATHS} times ({ended})")
 
     def close(self) -> None:
         """End the process; a later call starts a new one."""
         self._end(patience=1.0)
         atexit.unregister(self.close)
-
-    def _values(self, reply: dict[str, Any]) -> list[float]:
-        if "raised" in reply:
-            raise UserError(f"the reward function {self.spec} raised {reply['raised']}")
-        if "type" in reply:
-            raise UserError(
-                f"the reward function {self.spec} returned {reply['type']}, expected a list of numbers"
-            )
-        return reply["values"]
 
     def _start(self) -> None:
         for _ in range(MAX_DEATHS):
@@ -78,15 +71,18 @@ class RewardProcess:
             ended = self._end(patience=1.0)
         else:
             self.close()
-            raise UserError(f"reward.function: the process of {self.spec} ended while it started ({ended})")
+            raise UserError(
+                f"the process of the reward function {self.name} ended while it started ({ended})"
+            )
         if "problem" in reply:
             self.close()
-            raise UserError(f"reward.function: {reply['problem']}")
+            raise UserError(reply["problem"])
+        self.wants_images = reply["images"]
 
     def _launch(self) -> None:
         paths = dict.fromkeys(filter(None, sys.path))
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "pivot.rewards.worker", self.spec, str(Path.cwd())],
+            [sys.executable, "-P", "-m", "pivot.rewards.worker", self.name],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,
@@ -130,7 +126,7 @@ class RewardProcess:
     def _overrun(self, timeout: float) -> None:
         self._end()
         raise UserError(
-            f"the reward function {self.spec} did not return within {timeout:g} s and was killed "
+            f"the reward function {self.name} did not return within {timeout:g} s and was killed "
             "(raise reward.timeout if it needs longer)"
         )
 

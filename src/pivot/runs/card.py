@@ -13,6 +13,7 @@ from pivot import __version__
 from pivot.config import Config, to_dict
 from pivot.data import TRAINING_SETS, template
 from pivot.durable import write_bytes
+from pivot.evaluate.scoring import read_scores
 from pivot.evaluate.settings import comparability_notes
 from pivot.models.loading import TINY
 from pivot.runs.checkpoint import CheckpointStore
@@ -26,8 +27,7 @@ def write_card(run: Path, config: Config) -> Path | None:
     if not checkpoints:
         return None
     newest = checkpoints[0]
-    scores = run / "eval" / "scores.json"
-    entries = json.loads(scores.read_bytes())["evaluations"] if scores.exists() else []
+    entries = read_scores(run / "eval" / "scores.json")
     path = newest.path / "model" / CARD
     write_bytes(path, model_card(config, entries, newest.step).encode())
     return path
@@ -41,7 +41,7 @@ def model_card(config: Config, entries: Sequence[Mapping[str, Any]], steps: int)
         _method(config, steps),
         _settings(config),
         _scores(entries),
-        _use(),
+        _use(config),
         _licence(config),
         _whole_configuration(config),
     )
@@ -49,7 +49,7 @@ def model_card(config: Config, entries: Sequence[Mapping[str, Any]], steps: int)
 
 
 def _front_matter(config: Config) -> str:
-    base, data = _hub_id(config.model.path), _data_id(config)
+    base, data = _hub_id(config.model.path), _data_ids(config)
     known: dict[str, Any] = {
         "library_name": "transformers",
         "pipeline_tag": "image-text-to-text",
@@ -59,15 +59,13 @@ def _front_matter(config: Config) -> str:
     if base is not None:
         known |= {"base_model": base, "license_name": "that-of-the-base-model"}
         known["license_link"] = f"https://huggingface.co/{base}"
-    if data is not None:
-        known["datasets"] = [data]
+    if data:
+        known["datasets"] = data
     return f"---\n{yaml.safe_dump(known, sort_keys=False).strip()}\n---"
 
 
 def _title(config: Config) -> str:
-    return (
-        f"{Path(config.model.path).name} trained with {config.method.name} on {Path(config.data.train).name}"
-    )
+    return f"{Path(config.model.path).name} trained with {config.method.name} on {_data_names(config)}"
 
 
 def _method(config: Config, steps: int) -> str:
@@ -81,7 +79,8 @@ def _method(config: Config, steps: int) -> str:
         trained += ", the vision tower frozen"
     return (
         f"Trained from `{base}` by reinforcement learning with verifiable rewards: method `{config.method.name}`, "
-        f"{steps} of {config.train.steps} steps, {trained}. Data: `{config.data.train}`, split `{config.data.split}`"
+        f"{steps} of {config.train.steps} steps, {trained}. Data: `{config.data.title}`, split "
+        f"`{config.data.split or 'train'}`"
         f"{'' if config.data.size is None else f', at most {config.data.size} prompts'}. "
         f"Written by pivot-rl {__version__}; `pivot methods` describes the method."
     )
@@ -99,7 +98,7 @@ def _settings(config: Config) -> str:
         if limits == (None, None)
         else f"{limits[0]} to {limits[1]}",
         "image corruption": config.corruption.kind,
-        "reward": config.reward.function or f"exact match ({config.reward.grader})",
+        "reward": " + ".join(config.reward.functions) or f"exact match ({config.reward.grader})",
         "dtype": config.model.dtype,
         "seed": config.train.seed,
     }
@@ -132,12 +131,15 @@ def _scores(entries: Sequence[Mapping[str, Any]]) -> str:
     return f"## Scores\n\n{_table(head, rows)}\n\n{note}"
 
 
-def _use() -> str:
+def _use(config: Config) -> str:
+    asked = config.prompt
+    system = template.SYSTEM if asked.system is None else asked.system
+    turn = f"<image>QUESTION\n\n{template.INSTRUCTION}" if asked.template is None else asked.template
     return (
         "## Use\n\n"
         "`AutoModelForImageTextToText`, `AutoProcessor` and vLLM load this folder. The model was trained with this "
         "template:\n\n"
-        f"```\nsystem: {template.SYSTEM}\nuser:   <image>QUESTION\n\n{template.INSTRUCTION}\n```"
+        f"```\nsystem: {system}\nuser:   {turn}\n```"
     )
 
 
@@ -147,7 +149,7 @@ def _licence(config: Config) -> str:
     return (
         "## Licence\n\n"
         f"These weights derive from `{config.model.path}`: its licence applies to them. The terms of the training data "
-        f"(`{config.data.train}`) may apply too. Check both before you publish or use this model."
+        f"(`{config.data.title}`) may apply too. Check both before you publish or use this model."
     )
 
 
@@ -161,9 +163,16 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
 
 
-def _data_id(config: Config) -> str | None:
-    known = TRAINING_SETS.get(config.data.train)
-    return _hub_id(config.data.train) if known is None else known.hub_id
+def _data_names(config: Config) -> str:
+    return " and ".join(Path(name).name for name in config.data.sets)
+
+
+def _data_ids(config: Config) -> list[str]:
+    """The hub ids of the training sets that have one."""
+    found = [
+        TRAINING_SETS[name].hub_id if name in TRAINING_SETS else _hub_id(name) for name in config.data.sets
+    ]
+    return [hub_id for hub_id in found if hub_id is not None]
 
 
 def _hub_id(name: str) -> str | None:

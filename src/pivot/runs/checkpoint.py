@@ -1,8 +1,9 @@
 """Checkpoints: complete or absent, verified by checksums, and never deleted before their successor exists.
 
-`checkpoints/step-N/` appears by one rename, after every byte of it is on the disk. Its `checksums.json` lists each file
-with size and sha256. Names that start with a dot are being written or deleted; `step-N.aside` is a checkpoint that a
-resumed run did not continue from. Nothing in a checkpoint is pickled by this project.
+`checkpoints/step-N/` appears by one rename, after every byte of it is on the disk. `checkpoint_reader` verifies it.
+Names that start with a dot are being written or deleted; `step-N.aside` is a checkpoint that a resumed run did not
+continue from. A checkpoint that a process holds a lease on is deleted later. Nothing in a checkpoint is pickled by this
+project.
 """
 
 from __future__ import annotations
@@ -13,16 +14,17 @@ import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from safetensors import SafetensorError
 
+from pivot import locks
+from pivot.checkpoint_reader import MANIFEST, find_damage
 from pivot.durable import disk_errors, finished_checkpoints, sha256, sync_folder, sync_tree, write_json
 from pivot.errors import UserError
 from pivot.experience import storage
 from pivot.training.trainer import Trainer
 
-MANIFEST = "checksums.json"
 STATE = "state.json"
 VERSION = 1
 """Of state.json."""
@@ -160,34 +162,26 @@ class CheckpointStore:
         best = max(scored, key=lambda checkpoint: (checkpoint.score, checkpoint.step), default=None)
         for checkpoint in checkpoints[self.keep_last :]:
             if checkpoint != best:
-                # Renamed first: an interrupted deletion must not look like a damaged checkpoint.
-                doomed = self.folder / f".old-{checkpoint.path.name}"
                 with disk_errors(checkpoint.path):
-                    shutil.rmtree(doomed, ignore_errors=True)
-                    checkpoint.path.rename(doomed)
-                shutil.rmtree(doomed, ignore_errors=True)
+                    _delete(checkpoint.path)
 
 
-def find_damage(checkpoint: Path, *, verify: bool = True) -> str | None:
-    """What is wrong with a checkpoint, e.g. `model/model.safetensors: checksum differs`; None if nothing."""
+def _delete(checkpoint: Path) -> None:
+    """Delete a checkpoint unless another process reads it now."""
+    manifest, lock = checkpoint / MANIFEST, None
+    if manifest.is_file():
+        lock = locks.acquire(manifest)
+        if lock is None:
+            return
     try:
-        files = json.loads((checkpoint / MANIFEST).read_bytes())["files"]
-        expected = {
-            _inside(checkpoint, name): (entry["size"], entry["sha256"]) for name, entry in files.items()
-        }
-    except FileNotFoundError:
-        return f"{MANIFEST}: missing"
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return f"{MANIFEST}: unreadable"
-    for path, (size, digest) in expected.items():
-        name = path.relative_to(checkpoint)
-        if not path.is_file():
-            return f"{name}: missing"
-        if path.stat().st_size != size:
-            return f"{name}: {path.stat().st_size} bytes instead of {size}"
-        if verify and sha256(path) != digest:
-            return f"{name}: checksum differs"
-    return None
+        # Renamed first: an interrupted deletion must not look like a damaged checkpoint.
+        doomed = checkpoint.with_name(f".old-{checkpoint.name}")
+        shutil.rmtree(doomed, ignore_errors=True)
+        checkpoint.rename(doomed)
+    finally:
+        if lock is not None:
+            locks.release(lock)
+    shutil.rmtree(doomed, ignore_errors=True)
 
 
 def _write_manifest(folder: Path, step: int, score: float | None) -> None:
@@ -206,13 +200,6 @@ def _score(checkpoint: Path) -> float | None:
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return float(score) if isinstance(score, int | float) else None
-
-
-def _inside(folder: Path, name: str) -> Path:
-    """The path of a manifest's entry, which must not lead out of the checkpoint."""
-    if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
-        raise ValueError(f"{name!r} leads out of {folder}")
-    return folder / name
 
 
 def _set_aside(path: Path) -> Path:

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
-from pivot.config import Config
+from pivot.config import Config, DataConfig
 from pivot.data import MEMORY
+from pivot.data.sources import named_splits
 from pivot.engines.base import Engine
 from pivot.errors import UserError
 from pivot.evaluate.sampling import GradedPrompt, evaluation_request, graded_samples
-from pivot.evaluate.scoring import as_graded, summarise
+from pivot.evaluate.scoring import as_graded, read_scores, summarise
 from pivot.evaluate.settings import EvaluationSettings, recorded
 from pivot.models.policy import Policy
 from pivot.rewards.judge import Judge
 from pivot.runs.progress import Progress
 from pivot.sampling import SampleRequest
 from pivot.training.build import evaluation_sampling
-from pivot.training.prompts import Prompts, load_prompts
+from pivot.training.prompts import Prompts, load_prompts, styled
 from pivot.types import Prompt
 
 
@@ -34,45 +34,64 @@ class Evaluation:
     engine: Engine
     judge: Judge
     progress: Progress
+    held_out: Mapping[str, list[Prompt]] = field(default_factory=dict)
+    """Training set -> its prompts that are held out, for sets without a validation split."""
     _said: set[str] = field(default_factory=set, init=False)
 
     def validation_prompts(self) -> list[Prompt]:
         """The validation set; none if `eval.every` is 0 or nothing is held out."""
         data = self.config.data
-        found = (
-            self._held_out(data.validation_split, data.validation_size) if self.config.eval.every else None
-        )
-        return [] if found is None else list(found.by_id.values())
+        if not self.config.eval.every:
+            return []
+        found = self._held_out(data.validation_split, data.validation_size)
+        return [prompt for prompts in found for prompt in prompts.by_id.values()]
 
     def final_sets(self) -> dict[str, list[Prompt]]:
         """The sets of the before/after table by name."""
         data, settings = self.config.data, self.config.eval
-        # A file has no splits; the validation file is its only other set.
-        splits = (data.validation_split,) if _is_one_file(data.train) else settings.sets
+        # A file has no splits; the validation set is its only other one.
+        has_splits = any(not self._is_whole(name) for name in data.sets)
+        splits = settings.sets if has_splits else (data.validation_split,)
         size = settings.final_prompts
-        found = [] if size == 0 else [self._held_out(split, size) for split in splits]
-        return {prompts.name: list(prompts.by_id.values()) for prompts in found if prompts is not None}
+        found = [] if size == 0 else [prompts for split in splits for prompts in self._held_out(split, size)]
+        return {prompts.name: list(prompts.by_id.values()) for prompts in found}
 
-    def _held_out(self, split: str, size: int | None) -> Prompts | None:
-        """A held-out split; None, with a message, if there is none. `data.validation` must exist if it is set."""
+    def _held_out(self, split: str, size: int | None) -> list[Prompts]:
+        """A held-out split of each training set that has one. `data.validation` must exist if it is set."""
         data = self.config.data
         if data.validation is not None and split == data.validation_split:
-            return self._load(data.validation, split, size)
-        if _is_one_file(data.train):
-            named = "the data" if data.train == MEMORY else data.train
+            return [self._load(data.validation, split, size, replace(data, path=None))]
+        found = [self._of_set(name, split, size) for name in data.sets]
+        return [prompts for prompts in found if prompts is not None]
+
+    def _of_set(self, name: str, split: str, size: int | None) -> Prompts | None:
+        """A training set's split or its held-out rows; None, with a message, if it has neither."""
+        data = self.config.data
+        if name in self.held_out:
+            kept = self.held_out[name][:size]
+            return Prompts(f"{Path(name).stem}-holdout", {p.id: p for p in kept}) if kept else None
+        if self._is_whole(name):
             self.progress.say(
-                f"{named} is one set of rows, so nothing is held out: set data.validation=FILE for a validation set"
+                f"{name} has no split {split!r}, so nothing is held out: set data.validation=FILE or data.holdout=0.05 "
+                "for a validation set"
             )
             return None
         try:
-            return self._load(data.train, split, size)
+            return self._load(name, split, size, data)
         except UserError as missing:
             self.progress.say(f"split {split!r} is not evaluated: {missing}")
             return None
 
-    def _load(self, name: str, split: str, size: int | None) -> Prompts:
+    def _is_whole(self, name: str) -> bool:
+        """Whether a set is one file or a folder without splits, all of which is trained on."""
+        data = self.config.data
+        path = Path(data.path or name).expanduser()
+        is_one = name == MEMORY or (path.exists() and not named_splits(path))
+        return name in self.held_out or is_one
+
+    def _load(self, name: str, split: str, size: int | None, data: DataConfig) -> Prompts:
         """The prompts of a split; each note about missing or skipped rows is printed once."""
-        prompts = load_prompts(name, split, size, self.config.data)
+        prompts = styled(load_prompts(name, split, size, data), self.config.prompt.style)
         for note in prompts.notes:
             if note not in self._said:
                 self.progress.say(f"{prompts.name}, {split}: {note}")
@@ -111,25 +130,21 @@ class Evaluation:
 def settings_of(config: Config, model: Policy | Engine, request: SampleRequest) -> EvaluationSettings:
     """How a run evaluates: as it trains."""
     min_pixels, max_pixels = model.encoder.image_limits
-    grader = config.reward.function or config.reward.grader
+    grader = " + ".join(config.reward.functions) or config.reward.grader
     sampler = "local" if isinstance(model, Policy) else model.name
     if sampler == "local":
         sampler = EvaluationSettings.engine  # `pivot eval` has its own name for it
-    return EvaluationSettings(request, grader, sampler, config.model.dtype, min_pixels, max_pixels)
-
-
-def _is_one_file(name: str) -> bool:
-    """A file, or rows in memory: a set without splits."""
-    return name == MEMORY or Path(name).expanduser().is_file()
+    return EvaluationSettings(
+        request, grader, sampler, config.model.dtype, min_pixels, max_pixels, config.prompt
+    )
 
 
 def before_after_table(run: Path) -> Table | None:
     """Accuracy before and after training on each set, with intervals; None if nothing was measured."""
-    path = run / "eval" / "scores.json"
-    if not path.exists():
+    entries = read_scores(run / "eval" / "scores.json")
+    if not entries:
         return None
-    entries = json.loads(path.read_bytes())["evaluations"]
-    samples = max((e["samples"] for e in entries), default=0)
+    samples = max(e["samples"] for e in entries)
     table = Table(title=f"accuracy@{samples}, 95% interval over prompts", title_justify="left")
     for column in ("set", "images", "before", "after", "change"):
         table.add_column(column, justify="left" if column in ("set", "images") else "right")

@@ -7,21 +7,22 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pivot.checkpoint_reader import read_config
 from pivot.config import Config, from_dict, overlay
 from pivot.config.describe import spell
 from pivot.config.schema import all_fields
 from pivot.durable import write_json
 from pivot.errors import UserError
-from pivot.runs.folder import RunFolder, holds_run
+from pivot.runs.folder import RunFolder, has_progress, holds_run
 
 STEPS = "train.steps"
 
 
 def stored_config(out: Path) -> Config:
     """The configuration in a run's folder."""
-    if not holds_run(out):
+    if not holds_run(out) and not has_progress(out):
         raise UserError(f"{out} holds no run: there is no config.json in it.")
-    return from_dict(json.loads((out / "config.json").read_bytes()))
+    return from_dict(read_config(out)[0])
 
 
 def differences(stored: Config, asked: Config) -> dict[str, tuple[str, str]]:
@@ -68,8 +69,7 @@ def extend(out: Path, steps: int) -> Config:
             )
         folder.update_status(status="stopped", reason=f"extended from {config.train.steps} to {steps} steps")
         _rename_after(out / "eval" / "scores.json", f"step-{config.train.steps}")
-        known = folder.read_config()
-        folder.write_config({**known, "train": {**known["train"], "steps": extended.train.steps}})
+        folder.extend(extended.train.steps)
     return extended
 
 

@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-import fcntl
-import json
 import os
+import sys
+import uuid
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from pivot.durable import append_bytes, disk_errors, remove_unfinished, replacing, write_json
+from pivot import locks
+from pivot.checkpoint_reader import Rows, find_damage, read_config, read_origin
+from pivot.durable import (
+    DamagedFile,
+    append_bytes,
+    disk_errors,
+    finished_checkpoints,
+    read_json,
+    remove_unfinished,
+    write_json,
+)
 from pivot.errors import UserError
-from pivot.jsonl import encode_row, read_lines, read_rows
-
-_held_locks: set[int] = set()
-"""File descriptors of the locks that this process holds."""
-
-
-def _release_after_fork() -> None:
-    """A forked worker must not hold its parent's lock: it would outlive a killed trainer."""
-    for descriptor in _held_locks:
-        os.close(descriptor)
-    _held_locks.clear()
-
-
-os.register_at_fork(after_in_child=_release_after_fork)
+from pivot.jsonl import encode_row, read_rows
+from pivot.runs.history import FILES, METRICS, describe_loss, read_found, record, settle
 
 
 class RunFolder:
@@ -39,12 +37,12 @@ class RunFolder:
 
     def __init__(self, path: Path, *, sync: bool = True) -> None:
         self.path = path
-        self.metrics_path = path / "metrics.jsonl"
-        self.rollouts_path = path / "rollouts.jsonl"
-        self.nonfinite_path = path / "nonfinite.jsonl"
+        self.metrics_path = path / METRICS
+        self.rows: Rows = {name: [] for name in FILES}
+        """(step, crc32) of every row that the run has written; `settle_rows` sets it for a run that continues."""
         self._sync = sync
         self._lock = _acquire(path)
-        remove_unfinished(path)
+        remove_unfinished(path, path / "eval", *path.glob("checkpoints/step-*/model"))
 
     @classmethod
     def create(cls, path: Path, *, sync: bool = True) -> RunFolder:
@@ -67,7 +65,7 @@ class RunFolder:
     @classmethod
     def open(cls, path: Path, *, sync: bool = True) -> RunFolder:
         """The folder of a run that continues."""
-        if not holds_run(path):
+        if not holds_run(path) and not has_progress(path):
             raise UserError(f"{path} holds no run: there is no config.json in it.")
         return cls(path, sync=sync)
 
@@ -76,44 +74,88 @@ class RunFolder:
         write_json(self.path / "config.json", dict(config))
 
     def read_config(self) -> dict[str, Any]:
-        return json.loads((self.path / "config.json").read_bytes())
+        """The resolved configuration; a damaged file is restored from the newest checkpoint."""
+        config, note = read_config(self.path)
+        if note:
+            print(f"{note}, and the file is restored", file=sys.stderr)
+            self.write_config(config)
+        return config
+
+    def extend(self, steps: int) -> None:
+        """Set `train.steps`, the one setting of a run that may change without being taken for damage."""
+        config = self.read_config()
+        self.write_config({**config, "train": {**config["train"], "steps": steps}})
+
+    @property
+    def id(self) -> str:
+        """The run's id: that of run.json, or of a checkpoint if run.json is damaged; a new one for a new run."""
+        known = self.status().get("id")
+        if known is None:
+            good = [
+                path for _, path in finished_checkpoints(self.path) if find_damage(path, verify=False) is None
+            ]
+            origins = [origin for origin in map(read_origin, good) if origin]
+            known = origins[0].run if origins else uuid.uuid4().hex
+            self.update_status(id=known)
+        return known
+
+    def status(self) -> dict[str, Any]:
+        """The content of run.json; nothing if it is missing or damaged."""
+        return read_status(self.path)
 
     def update_status(self, **fields: Any) -> None:
         """Set fields of `run.json`, e.g. `status="stopped", reason="SIGTERM"`; the others stay the same."""
-        path = self.path / "run.json"
-        known = json.loads(path.read_bytes()) if path.exists() else {}
-        write_json(path, {**known, **fields})
+        write_json(self.path / "run.json", {**self.status(), **fields})
 
     def append_metrics(self, row: Mapping[str, Any]) -> None:
         """Add a step's row; non-finite values become null and are listed under `nonfinite`."""
-        assert "step" in row, "a resumed run finds rows by their step"
-        append_bytes(self.metrics_path, encode_row(row), sync=self._sync)
+        self._append(METRICS, [row])
 
     def append_rollouts(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Add a step's sampled groups in one write."""
-        append_bytes(self.rollouts_path, b"".join(map(encode_row, rows)), sync=self._sync)
+        self._append("rollouts.jsonl", rows)
 
     def append_nonfinite(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Add the updates that a step skipped, with the ids of their prompts."""
-        append_bytes(self.nonfinite_path, b"".join(map(encode_row, rows)), sync=self._sync)
+        self._append("nonfinite.jsonl", rows)
+
+    def _append(self, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
+        new = [(row["step"], encode_row(row)) for row in rows]
+        append_bytes(self.path / name, b"".join(raw for _, raw in new), sync=self._sync)
+        self.rows[name] += [record(step, raw) for step, raw in new]
 
     def read_metrics(self) -> list[dict[str, Any]]:
         return read_rows(self.metrics_path)
 
-    def truncate_after(self, step: int) -> int:
+    def find_loss(self, step: int, recorded: Rows | None) -> str | None:
+        """Which rows up to `step` a checkpoint recorded and the files do not hold once and in order.
+
+        None if all is well. `recorded` is None for a checkpoint of an earlier version, which recorded nothing.
+        """
+        losses = {
+            name: describe_loss(read_found(self.path / name, step), _of(recorded, name), step)
+            for name in FILES
+        }
+        return "; ".join(f"{name}: {loss}" for name, loss in losses.items() if loss) or None
+
+    def settle_rows(self, step: int, recorded: Rows | None = None) -> int:
         """Remove the rows of steps after `step`, which a resumed run writes again; returns how many.
 
-        Files are replaced, never truncated in place, and only if there is something to remove. The rows move to
-        `metrics.dropped.jsonl` and the like; an incomplete last line is dropped.
+        They move to `metrics.dropped.jsonl` and the like, with whatever is unreadable; an unfinished last line is
+        dropped. Rows that are repeated or out of order are repaired.
         """
-        paths = (self.metrics_path, self.rollouts_path, self.nonfinite_path)
-        return sum(_drop_after(path, step) for path in paths)
+        num_removed = 0
+        for name in FILES:
+            found = read_found(self.path / name, step)
+            known = _of(recorded, name)
+            damaged = describe_loss(found, known, step) is not None
+            self.rows[name] = settle(found, known, damaged=damaged)
+            num_removed += len(found.rest)
+        return num_removed
 
     def close(self) -> None:
         """Release the lock."""
-        if self._lock in _held_locks:
-            _held_locks.remove(self._lock)
-            os.close(self._lock)
+        locks.release(self._lock)
 
     def __enter__(self) -> RunFolder:
         return self
@@ -131,40 +173,37 @@ def holds_run(path: Path) -> bool:
 
 def has_progress(path: Path) -> bool:
     """Whether a run in `path` has finished a step."""
-    return holds_run(path) and ((path / "metrics.jsonl").exists() or (path / "checkpoints").exists())
+    return (path / METRICS).exists() or (path / "checkpoints").exists()
+
+
+def read_status(run: Path) -> dict[str, Any]:
+    """The content of a run's run.json; nothing, and a sentence on standard error, if it is damaged."""
+    if not (run / "run.json").exists():
+        return {}
+    try:
+        return read_json(
+            run / "run.json", "it is written anew, and the run's status is taken from its checkpoints"
+        )
+    except DamagedFile as damage:
+        print(damage, file=sys.stderr)
+        return {}
+
+
+def _of(recorded: Rows | None, name: str) -> list[list[int]] | None:
+    return None if recorded is None else recorded.get(name, [])
 
 
 def _acquire(path: Path) -> int:
     """Lock `run.lock`; the system frees it when the process ends, however it ends."""
+    file = path / "run.lock"
     with disk_errors(path):
-        descriptor = os.open(path / "run.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
-            os.close(descriptor)
+        file.touch()
+        descriptor = locks.acquire(file)
+        if descriptor is None:
+            holder = file.read_bytes()[:32].decode("ascii", "replace").strip()
             raise UserError(
                 f"{path} is in use by another trainer (process {holder}); wait or choose another folder."
-            ) from None
+            )
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-    _held_locks.add(descriptor)
     return descriptor
-
-
-def _drop_after(path: Path, step: int) -> int:
-    if not path.exists():
-        return 0
-    kept_bytes, dropped = 0, []
-    for line in read_lines(path):
-        if line.row["step"] > step:
-            dropped.append(line.raw)
-        else:
-            kept_bytes += len(line.raw)
-    if kept_bytes == path.stat().st_size:
-        return 0
-    # First the copy, then the replacement: a crash between them repeats rows there and loses none.
-    append_bytes(path.with_name(f"{path.stem}.dropped.jsonl"), b"".join(dropped))
-    with replacing(path) as temporary, temporary.open("wb") as file:
-        file.writelines(line.raw for line in read_lines(path) if line.row["step"] <= step)
-    return len(dropped)

@@ -53,6 +53,7 @@ class Guard:
         self._nonfinite_weights = nonfinite_weights
         self.bad_updates = 0
         """Skipped updates in a row."""
+        self._made = self._skipped = 0.0
         for row in past:
             self._count(row.get("optim/updates", 0), row.get("optim/skipped_updates", 0))
 
@@ -85,7 +86,18 @@ class Guard:
                 "not saved and the last checkpoint is good: lower train.lr, or train.grad_clip, and resume from it"
             )
 
+    def check_end(self) -> None:
+        """A run whose every update was skipped has trained nothing: it ends as failed."""
+        if self._skipped and not self._made:
+            raise UserError(
+                f"the run has trained nothing: all of its {self._skipped:g} updates were skipped because rewards, loss "
+                f"or gradient were not finite ({self._folder.path / 'nonfinite.jsonl'} says which, and names the "
+                "prompts); correct the reward function or lower train.lr, and train again with another --out"
+            )
+
     def _count(self, made: float, skipped: float) -> None:
+        self._made += made
+        self._skipped += skipped
         self.bad_updates = 0 if made else self.bad_updates + int(skipped)
 
 

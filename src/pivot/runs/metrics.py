@@ -12,8 +12,9 @@ from torch import Tensor
 
 from pivot.experience import ExperienceBuffer
 from pivot.method import Method
+from pivot.rewards.judge import NOT_REWARDED
 from pivot.training.trainer import StepOutcome
-from pivot.types import Response, RolloutGroup
+from pivot.types import Response, Reward, RolloutGroup
 
 Row = dict[str, float | list[int]]
 QUANTILES = (5, 25, 50, 75, 95)
@@ -27,6 +28,7 @@ def step_metrics(outcome: StepOutcome, method: Method, buffer: ExperienceBuffer)
     """Everything that repeats exactly for a seed."""
     row: Row = {"step": outcome.step}
     row |= _rewards(outcome.selection.sampled, method)
+    row |= _sets(outcome)
     row |= _rollout(outcome)
     row |= _visual(outcome)
     if method.replay is not None:
@@ -45,6 +47,7 @@ def _rewards(groups: Sequence[RolloutGroup], method: Method) -> Row:
         "reward/mean": _mean([reward.accuracy for reward in rewards]) + method.advantage.format_coef * form,
         "reward/solved_prompts": _mean([g.success_rate == 1 for g in groups]),
         "reward/unsolved_prompts": _mean([g.success_rate == 0 for g in groups]),
+        **_reward_functions(rewards),
     }
     for name, part in (
         ("fresh", [g for g in groups if not g.replayed]),
@@ -52,6 +55,28 @@ def _rewards(groups: Sequence[RolloutGroup], method: Method) -> Row:
     ):
         if part:
             row[f"reward/{name}_accuracy"] = _mean([g.success_rate for g in part])
+    return row
+
+
+def _sets(outcome: StepOutcome) -> Row:
+    """Accuracy and share of each data set, if there are several."""
+    groups, set_of = outcome.selection.sampled, outcome.selection.sources.set_of
+    row: Row = {}
+    for name in dict.fromkeys(set_of[g.prompt.id] for g in groups) if set_of else ():
+        part = [g.success_rate for g in groups if set_of[g.prompt.id] == name]
+        row |= {f"data/{name}/accuracy": _mean(part), f"data/{name}/share": len(part) / len(groups)}
+    return row
+
+
+def _reward_functions(rewards: Sequence[Reward]) -> Row:
+    """The mean of each function over the rows that it applies to, and the share of rows without any reward."""
+    row: Row = {}
+    for name in dict.fromkeys(name for reward in rewards for name in reward.parts):
+        values = [value for reward in rewards if (value := reward.parts.get(name)) is not None]
+        if values:
+            row[f"reward/{name}"] = _mean(values)
+    if any(reward.reason == NOT_REWARDED for reward in rewards):
+        row["reward/unrewarded"] = _mean([reward.reason == NOT_REWARDED for reward in rewards])
     return row
 
 

@@ -9,12 +9,14 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Protocol, Self, TextIO, TypeVar
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
 from rich.text import Text
 
+from pivot.console import Console
+from pivot.terminal import printable
 from pivot.training.clock import PhaseClock
 
 Item = TypeVar("Item")
@@ -84,6 +86,11 @@ class Progress:
         self._display.step(step, summarise(metrics), seconds_left)
         self.clock.restart()
 
+    def expect(self, total_steps: int) -> None:
+        """The number of steps, where it is known only after the data is read."""
+        self._total = total_steps
+        self._display.expect(total_steps)
+
     def say(self, message: str) -> None:
         """Print a message above the live display."""
         self._display.say(message)
@@ -130,6 +137,7 @@ class Display(Protocol):
     def close(self) -> None: ...
     def phase(self, name: str | None) -> None: ...
     def step(self, step: int, summary: Mapping[str, str], seconds_left: float) -> None: ...
+    def expect(self, total_steps: int) -> None: ...
     def say(self, message: str) -> None: ...
     def task(self, description: str, done: int, total: int | None) -> None: ...
 
@@ -141,6 +149,7 @@ class Silent:
     def close(self) -> None: ...
     def phase(self, name: str | None) -> None: ...
     def step(self, step: int, summary: Mapping[str, str], seconds_left: float) -> None: ...
+    def expect(self, total_steps: int) -> None: ...
     def say(self, message: str) -> None: ...
     def task(self, description: str, done: int, total: int | None) -> None: ...
 
@@ -161,8 +170,11 @@ class Lines:
         parts = [f"step {step}/{self._total}", *(f"{label} {text}" for label, text in summary.items())]
         self.say("  ".join([*parts, f"left {duration(seconds_left)}"]))
 
+    def expect(self, total_steps: int) -> None:
+        self._total = total_steps
+
     def say(self, message: str) -> None:
-        print(message, file=self._stream, flush=True)
+        print(printable(message), file=self._stream, flush=True)
 
     def task(self, description: str, done: int, total: int | None) -> None:
         if done not in (0, total) and time.monotonic() - self._last < SECONDS_BETWEEN_LINES:
@@ -178,11 +190,11 @@ class LiveDisplay:
         console = Console(file=stream)
         self._bars = Bars(
             SpinnerColumn(),
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=30),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
-            TextColumn("{task.fields[note]}"),
+            TextColumn("{task.fields[note]}", markup=False),
             console=console,
         )
         self._steps = self._bars.add_task("step", total=total_steps, completed=done_steps, note="")
@@ -204,8 +216,11 @@ class LiveDisplay:
         self._bars.update(self._steps, completed=step, note=self._left)
         self._live.update(self._picture(summary))
 
+    def expect(self, total_steps: int) -> None:
+        self._bars.update(self._steps, total=total_steps)
+
     def say(self, message: str) -> None:
-        self._live.console.print(message, markup=False, highlight=False)
+        self._live.console.print(message)
 
     def task(self, description: str, done: int, total: int | None) -> None:
         if description not in self._tasks:

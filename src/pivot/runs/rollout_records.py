@@ -83,6 +83,7 @@ class _Writer:
             "correct": reward.correct,
             "format": reward.format > 0.5,
             "reason": reward.reason,
+            **({"rewards": dict(reward.parts)} if reward.parts else {}),
             "extracted": reward.extracted,
             "truncated": response.truncated,
             "experience": bool(rows.given("off_policy_B")[row]),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import platform
 import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TextIO
@@ -17,12 +18,14 @@ import torch
 import transformers
 
 from pivot import __version__
+from pivot.checkpoint_reader import Origin
 from pivot.config import Config, from_dict, to_dict
 from pivot.engines.base import Engine
 from pivot.engines.local import LocalEngine
 from pivot.errors import UserError
 from pivot.evaluate.scoring import add_scores
 from pivot.jsonl import read_rows
+from pivot.runs.answers import AnswerWatch, answer_metrics
 from pivot.runs.callbacks import Callback, Callbacks
 from pivot.runs.card import write_card
 from pivot.runs.checkpoint import Checkpoint, CheckpointStore, load_state, save_state
@@ -31,11 +34,12 @@ from pivot.runs.folder import RunFolder
 from pivot.runs.guard import FormatWatch, GroupWatch, Guard, SpikeWatch, spike_message
 from pivot.runs.metrics import machine_metrics, step_metrics
 from pivot.runs.progress import Progress
+from pivot.runs.resuming import Accept, find_start
 from pivot.runs.rollout_records import rollout_records
 from pivot.runs.stopping import Stopped, Stopping, StopRequest
 from pivot.runs.trackers import SampleTracker, Tracker, open_trackers, samples_of
 from pivot.training import build
-from pivot.training.prompts import Prompts, drop_long_prompts, training_prompts
+from pivot.training.prompts import Prompts, drop_long_prompts, too_few, training_prompts
 from pivot.training.trainer import StepOutcome
 
 OpenEngine = Callable[[Config, Path | None], Engine]
@@ -68,8 +72,8 @@ class InProcess:
 
     rows: Sequence[Mapping[str, Any]] | None = None
     """The training set, where `data.train` is `memory`."""
-    reward: Callable[..., Any] | None = None
-    """A reward function."""
+    reward: Callable[..., Any] | Sequence[Callable[..., Any]] | None = None
+    """Reward functions, in the places of `memory:NAME` in `reward.functions`."""
     callbacks: Sequence[Callback] = ()
 
 
@@ -84,11 +88,14 @@ def train(config: Config, out: Path, *, quiet: bool = False, inside: InProcess |
         return Run(config, folder, quiet=quiet, inside=inside).go(LocalEngine.open)
 
 
-def resume(out: Path, *, quiet: bool = False, inside: InProcess | None = None) -> RunResult:
+def resume(
+    out: Path, *, quiet: bool = False, accept: Accept | None = None, inside: InProcess | None = None
+) -> RunResult:
     """Continue exactly where a run stopped."""
     with RunFolder.open(out) as folder:
-        run = Run(from_dict(folder.read_config()), folder, resume=True, quiet=quiet, inside=inside)
-        return run.go(LocalEngine.open)
+        config = from_dict(folder.read_config())
+        start = find_start(folder, config.checkpoint.every, accept or Accept())
+        return Run(config, folder, start=start, quiet=quiet, inside=inside).go(LocalEngine.open)
 
 
 class Run:
@@ -99,7 +106,7 @@ class Run:
         config: Config,
         folder: RunFolder,
         *,
-        resume: bool = False,
+        start: Checkpoint | None = None,
         quiet: bool = False,
         stream: TextIO | None = None,
         stopping: StopRequest | None = None,
@@ -110,6 +117,7 @@ class Run:
         """Sets up the folder.
 
         Args:
+            start: where the run continues, from `find_start`.
             stream: where progress is shown; standard output by default.
             stopping: how the run is asked to stop; by default by signals.
             reason_of: an error in one sentence, for run.json.
@@ -120,8 +128,8 @@ class Run:
         self._inside = inside or InProcess()
         self._callbacks = Callbacks(self._inside.callbacks)
         self.store = CheckpointStore(folder.path, config.checkpoint.keep_last)
-        self.start = _find_start(folder, self.store) if resume else None
-        self.finished_steps = self.saved_step = self.start.step if self.start else 0
+        self.start = start
+        self.finished_steps = self.saved_step = start.step if start else 0
         self.progress = Progress(
             config.train.steps, first_step=self.finished_steps + 1, quiet=quiet, stream=stream
         )
@@ -131,7 +139,10 @@ class Run:
         self._more_trackers = trackers
         self.scores: dict[int, float] = {}
         """Validation accuracy by step."""
-        self.folder.update_status(**_environment(), status="running", reason=None)
+        self.id, self._written_config = folder.id, folder.read_config()
+        self.folder.update_status(
+            **_environment(), status="running", reason=None, saved_step=self.saved_step or None
+        )
 
     def go(self, open_engine: OpenEngine) -> RunResult:
         """Train to the end or to a stop; the folder has a status whatever happens."""
@@ -177,14 +188,18 @@ class Run:
         config, start = self.config, self.start
         judge = build.build_judge(config, self._inside.reward)
         stack.callback(judge.close)
-        self.progress.say(f"loading {config.model.path} and {config.data.train}")
+        self.progress.say(summary_of(config))
+        self.progress.say(f"loading {config.model.path} and {config.data.title}")
         prompts = self.prompts  # unusable data is an error before a model is loaded
         engine = open_engine(config, start.path if start else None)
         stack.callback(engine.close)
         self.folder.update_status(engine=engine.name)
         prompts = self._fitting(prompts, engine)
-        self.trainer = build.build_trainer(config, engine, prompts.by_id, judge, self.progress.clock)
-        self.evaluation = Evaluation(config, engine, judge, self.progress)
+        self._check_data(prompts)
+        config = self._with_steps(len(prompts))
+        clock = self.progress.clock
+        self.trainer = build.build_trainer(config, engine, prompts.by_id, judge, clock, prompts.sets)
+        self.evaluation = Evaluation(config, engine, judge, self.progress, prompts.held_out)
         self._watch(engine)
         self.validation = self.evaluation.validation_prompts()
         self.sets = self.evaluation.final_sets()
@@ -201,6 +216,7 @@ class Run:
             f"{prompts.name}, {config.train.steps} steps of {config.train.prompts_per_step} x "
             f"{config.rollout.responses}, into {self.folder.path}"
         )
+        self.progress.say(f"reward: {build.describe_reward(config)}")
         self.budgets = engine.budgets
         self.progress.begin_steps()
 
@@ -208,6 +224,7 @@ class Run:
         past, limit = self.folder.read_metrics(), self.config.train.max_bad_updates
         self.guard = Guard(self.folder, limit, self.progress.say, engine.nonfinite_weights, past)
         self.spikes, self.format, self.groups = SpikeWatch(past), FormatWatch(past), GroupWatch(past)
+        self.answers = AnswerWatch(past)
 
     def _fitting(self, prompts: Prompts, engine: Engine) -> Prompts:
         """The prompts within `rollout.max_prompt_tokens`; too few for a step are an error."""
@@ -221,10 +238,35 @@ class Run:
             self.progress.say(note)
         if len(fitting) < needed:
             raise UserError(
-                f"only {len(fitting)} prompts of {prompts.name} fit into rollout.max_prompt_tokens={limit}; a step "
-                f"needs {needed}"
+                f"only {len(fitting)} prompts of {prompts.name} fit into rollout.max_prompt_tokens={limit}; "
+                f"{too_few(len(fitting), self.config)}"
             )
         return fitting
+
+    def _check_data(self, prompts: Prompts) -> None:
+        """Record which prompts a run trains on; a resumed run must find the same."""
+        digest = hashlib.sha256("\0".join(prompts.by_id).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+        known = self.folder.status().get("data") if self.start else None
+        if known is not None and known["digest"] != digest:
+            raise UserError(
+                f"{prompts.name} has changed since {self.folder.path} was started: {known['prompts']} prompts then, "
+                f"{len(prompts)} now, or other ids; restore it, or start a new run"
+            )
+        held_out = sum(map(len, prompts.held_out.values()))
+        self.folder.update_status(data={"prompts": len(prompts), "held_out": held_out, "digest": digest})
+
+    def _with_steps(self, num_prompts: int) -> Config:
+        """The configuration with the steps that `train.epochs` means; a resumed run has them already."""
+        train = self.config.train
+        if train.epochs is not None and self.start is None:
+            steps = train.epochs * (num_prompts // train.prompts_per_step)
+            self.config = replace(self.config, train=replace(train, steps=steps))
+            self.folder.write_config(to_dict(self.config))
+            self.progress.expect(steps)
+            self.progress.say(
+                f"{train.epochs} epochs of {num_prompts} prompts, {train.prompts_per_step} per step, are {steps} steps"
+            )
+        return self.config
 
     # Steps -------------------------------------------------------------------------------------------------
 
@@ -248,14 +290,16 @@ class Run:
         """The step's row of metrics.jsonl, with a validation if one is due; reports what a user should see."""
         config, step = self.config, outcome.step
         times = self.progress.clock.metrics()
-        row: dict[str, Any] = dict(step_metrics(outcome, config.method, self.trainer.sources.buffer))
+        row: dict[str, Any] = dict(step_metrics(outcome, self.trainer.method, self.trainer.sources.buffer))
         row |= times | machine_metrics(times, row["rollout/tokens"]) | self._budgets(step)
+        row |= answer_metrics(outcome.selection.sampled)
         spikes = self.spikes.spikes(row)
         self.spikes.add(row)
-        for sentence in (spike_message(spikes), self.format.add(row), self.groups.add(row)):
+        watches = (self.format, self.groups, self.answers)
+        for sentence in (spike_message(spikes), *(watch.add(row) for watch in watches)):
             if sentence:
                 self.progress.say(f"step {step}: {sentence}")
-        row |= spikes
+        row |= spikes | {"answers/suspicious": len(self.answers.suspicious)}
         if self.validation and (step % config.eval.every == 0 or step == config.train.steps):
             row |= self.evaluation.validate(self.validation)
             self.scores[step] = row["eval/accuracy"]
@@ -296,8 +340,15 @@ class Run:
     def _save(self) -> None:
         trainer, step = self.trainer, self.trainer.finished_steps
         self.guard.check_weights(step)
-        saved = self.store.save(step, lambda folder: save_state(trainer, folder), score=self.scores.get(step))
+        origin = Origin(self.id, step, self._written_config, self.folder.rows)
+
+        def write(folder: Path) -> None:
+            save_state(trainer, folder)
+            origin.write(folder)
+
+        saved = self.store.save(step, write, score=self.scores.get(step))
         self.saved_step = step
+        self.folder.update_status(saved_step=step)
         self._callbacks.call("on_checkpoint", step, saved.path)
 
     # The end -----------------------------------------------------------------------------------------------
@@ -309,6 +360,7 @@ class Run:
         self.stopping.stepping = False
         if self.finished_steps < self.config.train.steps:
             return False
+        self.guard.check_end()
         self._measure("after")
         write_card(self.folder.path, self.config)
         return True
@@ -321,29 +373,14 @@ class Run:
                 self._callbacks.call("on_eval", self.finished_steps, entry)
 
 
-def _find_start(folder: RunFolder, store: CheckpointStore) -> Checkpoint | None:
-    """The checkpoint to continue from; later rows and checkpoints are set aside."""
-    store.clean_leftovers()
-    start = _last_good(store)
-    step = start.step if start else 0
-    store.set_aside_after(step)
-    folder.truncate_after(step)
-    return start
-
-
-def _last_good(store: CheckpointStore) -> Checkpoint | None:
-    """None if no step was ever saved. Reports damaged checkpoints; raises if none is usable."""
-    damaged: list[str] = []
-    start = store.latest_good(report=damaged.append)
-    if start is None and damaged:
-        raise UserError(
-            f"{store.folder} holds no usable checkpoint: {'; '.join(damaged)}; restore one, or start again with "
-            "another --out"
-        )
-    if start is not None:
-        for sentence in damaged:
-            print(f"{sentence}; resuming from {start.path.name}", file=sys.stderr)
-    return start
+def summary_of(config: Config) -> str:
+    """The recipe, and the settings that decide most about cost and outcome."""
+    train, rollout = config.train, config.rollout
+    duration = f"{train.steps} steps" if train.epochs is None else f"{train.epochs} epochs"
+    return (
+        f"recipe {config.recipe}: lr {train.lr:g}, {config.model.dtype}, {duration}, {train.prompts_per_step} prompts "
+        f"x {rollout.responses} responses per step, at most {rollout.max_tokens} tokens per response"
+    )
 
 
 def _reason_of(error: BaseException) -> str:

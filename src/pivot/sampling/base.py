@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -28,7 +29,12 @@ class Sampling:
     """No end of turn before this many tokens (for benchmarks of equal length)."""
 
     def __post_init__(self) -> None:
-        if self.temperature < 0 or not 0 < self.top_p <= 1 or self.top_k < 0 or self.max_tokens < 1:
+        if (
+            not 0 <= self.temperature < math.inf
+            or not 0 < self.top_p <= 1
+            or self.top_k < 0
+            or self.max_tokens < 1
+        ):
             raise UserError(
                 f"{self} cannot be sampled with; expected temperature >= 0, 0 < top_p <= 1, top_k >= 0, max_tokens >= 1"
             )
@@ -48,8 +54,6 @@ class SampleRequest:
     """Seeds the draws together with the prompt's id and the sample's index; who draws does not matter."""
     blank: bool = False
     """Show grey canvases of the same size instead of the images, to measure the language prior."""
-    batch_tokens: int = 65536
-    """Tokens in the caches of one decoding batch; ignored by samplers that batch on their own."""
 
 
 class Sampler(Protocol):

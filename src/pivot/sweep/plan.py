@@ -11,8 +11,7 @@ from typing import Any, Literal
 
 from pivot.config.loading import load_file, overlay
 from pivot.config.methods import find_method
-from pivot.config.nearest import nearest
-from pivot.errors import UserError
+from pivot.errors import UserError, nearest
 from pivot.evaluate.sets import check_name, expand
 
 Rendering = Literal["accuracy", "overhead", "dynamics", "sensitivity"]

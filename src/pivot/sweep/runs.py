@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from pivot import recipes
-from pivot.config import Config, apply_settings, overlay, to_dict, validate
+from pivot.config import Config, PromptConfig, apply_settings, overlay, to_dict, validate
 from pivot.config.methods import find_method, settings_for
 from pivot.config.schema import all_fields
 from pivot.config.validation import problems
 from pivot.errors import UserError
 from pivot.evaluate.sets import expand
-from pivot.runs.folder import has_progress
+from pivot.runs.folder import has_progress, read_status
 from pivot.sweep.plan import MEASURES, Arm, Engine, Plan
 
 NO_NUMBERS = ("recipe", "log", "checkpoint")
@@ -67,10 +67,7 @@ class SweepRun:
     @property
     def is_trained(self) -> bool:
         """Also true of a model that needs no training."""
-        status = self.folder / "run.json"
-        if self.seed is None:
-            return True
-        return status.exists() and json.loads(status.read_bytes()).get("status") == "finished"
+        return self.seed is None or read_status(self.folder).get("status") == "finished"
 
     def train_command(self, engine: Engine) -> list[str]:
         """From the beginning, as a person would type it."""
@@ -101,7 +98,7 @@ class SweepRun:
 
     def eval_settings(self) -> dict[str, Any]:
         """Options of `pivot eval` that the recipe decides; None: what the model's files say."""
-        model = self.config.model
+        model, papers = self.config.model, to_dict(PromptConfig())
         return {
             "engine": self.plan.eval_engine,
             "max_tokens": self.config.rollout.max_tokens,
@@ -109,6 +106,7 @@ class SweepRun:
             "max_pixels": model.max_pixels,
             "dtype": model.dtype,
             "grader": self.config.reward.grader,
+            **{name: value for name, value in to_dict(self.config.prompt).items() if value != papers[name]},
         }
 
 

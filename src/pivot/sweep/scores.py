@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from pivot.evaluate.scoring import read_scores
 from pivot.jsonl import read_rows
 from pivot.sweep.plan import MEASURES
 from pivot.sweep.runs import SweepRun
@@ -16,10 +16,7 @@ from pivot.sweep.runs import SweepRun
 
 def accuracies(run: SweepRun) -> dict[str, float]:
     """Benchmark -> accuracy of the last checkpoint with the plan's samples, limit and settings."""
-    path = run.folder / "eval" / "scores.json"
-    if not path.exists():
-        return {}
-    entries = json.loads(path.read_bytes())["evaluations"]
+    entries = read_scores(run.folder / "eval" / "scores.json")
     return {entry["name"]: float(entry["accuracy"]) for entry in entries if _counts(entry, run)}
 
 

@@ -150,7 +150,9 @@ def _candidate(stored: StoredResponse, draw: Draw | None = None, step: int = 0) 
     return Anchor(
         token_ids_T=torch.from_numpy(stored.token_ids).long(),
         recorded_logprobs_T=None if stored.logprobs is None else torch.from_numpy(stored.logprobs),
-        reward=Reward(stored.accuracy or 0.0, stored.format or 0.0, "correct") if known else None,
+        reward=Reward(stored.accuracy or 0.0, stored.format or 0.0, "correct", success=True)
+        if known
+        else None,
         entropy=stored.entropy,
         dependency=stored.dependency,
         probability=draw.probability if draw else 0.0,

@@ -77,8 +77,17 @@ def with_experience(group: RolloutGroup) -> RolloutGroup:
     return replace(group, responses=[*group.responses[:-1], old])
 
 
-def build_batch(groups: Sequence[RolloutGroup], *, minibatch_groups: int, sum_anchor: bool = False) -> Batch:
-    """The rows of the groups, in their order; `sum_anchor` for the gap of whole sequences (`seq_sum`)."""
+def build_batch(
+    groups: Sequence[RolloutGroup],
+    *,
+    minibatch_groups: int,
+    sum_anchor: bool = False,
+    mask_truncated: bool = False,
+) -> Batch:
+    """The rows of the groups, in their order; `sum_anchor` for the gap of whole sequences (`seq_sum`).
+
+    With `mask_truncated` a truncated response has no valid token; its reward still counts in its group.
+    """
     rows = [(group, response) for group in groups for response in group.responses]
     is_old = [_is_experience(group, response) for group, response in rows]
     clean = [
@@ -97,9 +106,12 @@ def build_batch(groups: Sequence[RolloutGroup], *, minibatch_groups: int, sum_an
     group_size = len(groups[0].responses)
     sizes = torch.tensor(minibatch_sizes(len(groups), minibatch_groups))
     return Batch(
-        mask_BT=pad_rows([torch.ones(len(response)) for _, response in rows], width).bool(),
+        mask_BT=pad_rows(
+            [torch.full((len(r),), _is_trained(r, mask_truncated)) for _, r in rows], width
+        ).bool(),
         rewards_B=torch.tensor([g.accuracies for g in groups]).flatten(),
         format_B=torch.tensor([response.reward.format if response.reward else 0.0 for _, response in rows]),
+        success_B=torch.tensor([response.correct for _, response in rows]),
         group_size=group_size,
         minibatch_B=torch.arange(len(sizes)).repeat_interleave(sizes * group_size),
         clean_logprobs_BT=padded(clean),
@@ -133,6 +145,10 @@ def _add_targets(
             row_T[:] = torch.arange(len(row_T)) < length
     is_target_B = torch.tensor([length is not None for length in target_length])
     return extended, replace(rows, target_B=is_target_B)
+
+
+def _is_trained(response: Response, mask_truncated: bool) -> float:
+    return float(not (mask_truncated and response.truncated))
 
 
 def _is_experience(group: RolloutGroup, response: Response) -> bool:

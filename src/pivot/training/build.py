@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,38 +12,78 @@ from pivot.engines.base import Engine
 from pivot.errors import UserError
 from pivot.experience import ExperienceBuffer, ReplayGate
 from pivot.method import Replay
-from pivot.rewards.in_process import CallableJudge
-from pivot.rewards.judge import FunctionJudge, Judge, VerifierJudge
+from pivot.rewards.judge import MEMORY, Judge, RewardRules, RewardSource, open_judge
 from pivot.sampling import Sampling
 from pivot.training.anchors import AnchorSelector
 from pivot.training.clock import PhaseClock
+from pivot.training.mixture import fresh_stream
 from pivot.training.prompts import expert_demonstrations
-from pivot.training.selection import FreshStream, Sources
+from pivot.training.selection import Sources
 from pivot.training.trainer import StepPlan, Trainer
 from pivot.types import Prompt
 
 
-def build_judge(config: Config, function: Callable[..., Any] | None = None) -> Judge:
-    """Who rewards responses: `function` of this process, `reward.function`, or the verifier."""
-    reward = config.reward
-    if function is not None:
-        return CallableJudge(function, reward.timeout, reward.grader)
-    if reward.function is not None and reward.function.startswith(f"{MEMORY}:"):
-        name = reward.function.partition(":")[2]
-        raise UserError(
-            f"this run is rewarded by the Python function {name}, which its folder does not hold: continue it from "
-            "Python with pivot.resume(RUN, reward=FUNCTION)"
-        )
-    if reward.function is not None:
-        return FunctionJudge(reward.function, reward.timeout, reward.grader)
-    return VerifierJudge(reward.grader, reward.workers)
+def build_judge(
+    config: Config, reward: Callable[..., Any] | Sequence[Callable[..., Any]] | None = None
+) -> Judge:
+    """Who rewards responses: the verifier, or the functions of `reward.functions` and of the calling process.
+
+    Functions of the calling process take the places of `memory:NAME` in `reward.functions`; others come last.
+    """
+    given = [] if reward is None else [reward] if callable(reward) else list(reward)
+    sources: list[RewardSource] = []
+    for name in config.reward.functions:
+        if name.startswith(MEMORY) and not given:
+            raise UserError(
+                f"this run is rewarded by the Python function {name.removeprefix(MEMORY)}, which its folder does not "
+                "hold: continue it from Python and pass the function again"
+            )
+        sources.append(given.pop(0) if name.startswith(MEMORY) else name)
+    settings, asked = config.reward, config.prompt
+    rules = RewardRules(
+        functions=(*sources, *given),
+        weights=settings.weights,
+        threshold=settings.threshold,
+        timeout=settings.timeout,
+        grader=settings.grader,
+        workers=settings.workers,
+        answer=asked.answer,
+        think=asked.style.asks_to_think,
+    )
+    return open_judge(rules)
+
+
+def describe_reward(config: Config) -> str:
+    """What is rewarded, in one line, for the beginning of a run."""
+    reward, coef = config.reward, config.method.advantage.format_coef
+    weights = reward.weights or (1.0,) * len(reward.functions)
+    terms = [f"{weight:g} x {name}" for weight, name in zip(weights, reward.functions, strict=True)]
+    parts = [" + ".join(terms) or f"exact match ({reward.grader})"]
+    if terms:
+        parts.append(f"correct above {reward.threshold:g}")
+    is_on = f"format advantage {coef:g} x format" if reward.has_format and coef else "no format advantage"
+    parts.append(
+        is_on + (" (reward.format=true adds it)" if not reward.has_format and reward.format is None else "")
+    )
+    if reward.overlong_cache:
+        parts.append(f"penalty over the last {reward.overlong_cache} of {config.rollout.max_tokens} tokens")
+    if reward.mask_truncated:
+        parts.append("truncated responses are left out of the loss")
+    return "; ".join(parts)
 
 
 def build_trainer(
-    config: Config, engine: Engine, prompts: Mapping[str, Prompt], judge: Judge, clock: PhaseClock
+    config: Config,
+    engine: Engine,
+    prompts: Mapping[str, Prompt],
+    judge: Judge,
+    clock: PhaseClock,
+    sets: Mapping[str, Sequence[str]] | None = None,
 ) -> Trainer:
-    """All parts of a training step."""
+    """All parts of a training step; `sets` are the ids of each training set if there are several."""
     method, seed = config.method, config.train.seed
+    if not config.reward.has_format:
+        method = method.with_settings(format_coef=0.0)
     replay = method.replay or Replay()
     buffer = ExperienceBuffer(
         responses_per_prompt=replay.responses_per_prompt or config.rollout.responses,
@@ -55,12 +95,20 @@ def build_trainer(
         method=method,
         plan=plan_of(config),
         engine=engine,
-        sources=Sources(prompts, FreshStream(list(prompts), seed), buffer),
+        sources=_sources(config, prompts, buffer, sets or {"": list(prompts)}),
         gate=ReplayGate(replay.solved_threshold, round(replay.warmup_share * config.train.steps)),
         judge=judge,
         anchor_selector=AnchorSelector(method, engine, buffer, experts),
         clock=clock,
     )
+
+
+def _sources(
+    config: Config, prompts: Mapping[str, Prompt], buffer: ExperienceBuffer, sets: Mapping[str, Sequence[str]]
+) -> Sources:
+    stream = fresh_stream(list(sets.values()), config.data.weights, config.train.seed)
+    set_of = {prompt_id: name for name, ids in sets.items() for prompt_id in ids} if len(sets) > 1 else {}
+    return Sources(prompts, stream, buffer, set_of=set_of)
 
 
 def plan_of(config: Config) -> StepPlan:
@@ -76,6 +124,8 @@ def plan_of(config: Config) -> StepPlan:
         oversample=rollout.oversample,
         recompute_logprobs=rollout.recompute_logprobs,
         store_logprobs=config.method.trains_on_experience if stored is None else stored,
+        overlong_cache=config.reward.overlong_cache,
+        mask_truncated=config.reward.mask_truncated,
     )
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -26,6 +26,14 @@ MOST = 4
 """A round asks for at most this many times the missing groups."""
 MARGIN = 0.5
 """Standard deviations added to the expected number of prompts: fewer rounds for a few surplus groups."""
+
+
+class Stream(Protocol):
+    """Prompt ids without end."""
+
+    def take(self, num_prompts: int, exclude: Collection[str] = ()) -> list[str]: ...
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
 class FreshStream:
@@ -123,10 +131,12 @@ class Sources:
     """Where prompts come from."""
 
     prompts: Mapping[str, Prompt]
-    stream: FreshStream
+    stream: Stream
     buffer: ExperienceBuffer
     keep_rates: KeepRates = field(default_factory=KeepRates)
     """How many groups of each source survived the filter in recent steps."""
+    set_of: Mapping[str, str] = field(default_factory=dict)
+    """Prompt id -> its data set, if there are several."""
 
 
 @dataclass(frozen=True)
@@ -250,10 +260,10 @@ class Selection:
         return informative, sum(g.replayed == replayed for g in self.sampled)
 
     def _is_informative(self, group: RolloutGroup) -> bool:
-        """Whether some of the group's advantages are not zero."""
+        """Whether the group has both correct and wrong responses."""
         if not self.quotas.filter_groups:
             return True
-        flags = [accuracy > 0.5 for accuracy in group.accuracies]
+        flags = [response.correct for response in group.responses]
         if self.quotas.with_experience and group.candidates:
             flags[-1] = True
         return 0 < sum(flags) < len(flags)

@@ -14,12 +14,13 @@ from pivot.method import Batch, Diagnostics, Method, allocate_advantage
 from pivot.models.encoding import UnreadablePrompt
 from pivot.models.rows import PromptWithResponses
 from pivot.rewards.judge import Judge
+from pivot.rewards.overlong import overlong_penalty
 from pivot.sampling import SampleRequest, Sampling
 from pivot.training.anchors import AnchorScores, AnchorSelector
 from pivot.training.batch import build_batch, minibatches, shuffled, units_of, with_experience
 from pivot.training.clock import PhaseClock
 from pivot.training.selection import Quotas, Selection, Sources
-from pivot.types import Response, RolloutGroup
+from pivot.types import Response, Reward, RolloutGroup
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,10 @@ class StepPlan:
     """Compute log-probs and entropies in a pass of their own even if sampling returns them."""
     store_logprobs: bool = False
     """Store the log-probs of successful responses with them (Off-PG)."""
+    overlong_cache: int = 0
+    """Tokens before the longest response over which DAPO's penalty grows; 0: none."""
+    mask_truncated: bool = False
+    """Leave truncated responses out of the loss."""
 
 
 @dataclass
@@ -130,6 +135,7 @@ class Trainer:
     def _sample(self, drawn: Sequence[RolloutGroup], selection: Selection) -> list[RolloutGroup]:
         """The groups with their responses; a prompt whose image cannot be decoded is dropped."""
         with self.clock.phase("rollout"):
+            self.engine.read_images([group.prompt for group in drawn])
             groups = [group for group in drawn if self._prepare(group, selection)]
             plan, step = self.plan, selection.step
             request = SampleRequest(plan.responses, plan.sampling, (plan.seed, step))
@@ -163,7 +169,15 @@ class Trainer:
                 [prompt for prompt, _ in rows], [response.text for _, response in rows]
             )
             for (_, response), reward in zip(rows, rewards, strict=True):
-                response.reward = reward
+                response.reward = self._with_penalty(reward, response)
+
+    def _with_penalty(self, reward: Reward, response: Response) -> Reward:
+        """Right and wrong stay what they are."""
+        if not self.plan.overlong_cache:
+            return reward
+        penalty = overlong_penalty(len(response), self.plan.sampling.max_tokens, self.plan.overlong_cache)
+        parts = {**reward.parts, "overlong": penalty}
+        return replace(reward, accuracy=reward.accuracy + penalty, success=reward.correct, parts=parts)
 
     # Experience --------------------------------------------------------------------------------------------
 
@@ -217,6 +231,7 @@ class Trainer:
             groups,
             minibatch_groups=self.plan.minibatch_prompts,
             sum_anchor=self.method.sums_anchor,
+            mask_truncated=self.plan.mask_truncated,
         )
         return groups, batch
 
@@ -293,5 +308,5 @@ def _as_wide(values_BT: Tensor, width: int) -> Tensor:
 
 def _solved_ratio(groups: Sequence[RolloutGroup]) -> float:
     """Share of correct responses among all that were sampled in the step, before filtering."""
-    flags = [accuracy > 0.5 for group in groups for accuracy in group.accuracies]
+    flags = [response.correct for group in groups for response in group.responses]
     return sum(flags) / len(flags) if flags else 0.0

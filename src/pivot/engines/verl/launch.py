@@ -24,10 +24,13 @@ from typing import Any, TextIO
 import torch
 
 from pivot.config import Config, from_dict, to_dict
-from pivot.durable import write_json
+from pivot.durable import read_json, write_json
+from pivot.engines.settings import model_options
 from pivot.engines.verl.compose import ClusterOptions, Launch, compose, device_of
 from pivot.errors import UserError
-from pivot.runs.folder import RunFolder
+from pivot.models.loading import check_folder
+from pivot.runs.folder import RunFolder, read_status
+from pivot.runs.resuming import Accept, find_start
 from pivot.runs.run import RunResult
 
 PARENT = "PIVOT_PARENT"
@@ -67,10 +70,12 @@ def train(config: Config, out: Path, cluster: ClusterOptions, *, quiet: bool = F
     return _run(config, out, cluster, resume=False, quiet=quiet)
 
 
-def resume(out: Path, *, quiet: bool = False) -> RunResult:
+def resume(out: Path, *, quiet: bool = False, accept: Accept | None = None) -> RunResult:
     """Continue where a run stopped, with as many ranks as it had."""
     with RunFolder.open(out) as folder:
         config = from_dict(folder.read_config())
+        # verl's driver does the same once more; here a refusal is seen before anything is started.
+        find_start(folder, config.checkpoint.every, accept or Accept())
     cluster = saved_options(out)
     assert cluster is not None, "checked by the caller"
     _check(config, cluster)
@@ -82,8 +87,12 @@ def saved_options(out: Path) -> ClusterOptions | None:
     path = out / CLUSTER
     if not path.is_file():
         return None
-    saved = json.loads(path.read_bytes())
-    return ClusterOptions(**{**saved, "extra": tuple(saved["extra"])})
+    advice = "restore it from a copy, or start a new run from the weights with --model"
+    saved = read_json(path, advice)
+    try:
+        return ClusterOptions(**{**saved, "extra": tuple(saved["extra"])})
+    except (KeyError, TypeError) as damage:
+        raise UserError(f"{path} does not hold the options of a cluster; {advice}.") from damage
 
 
 def describe(config: Config, out: Path, cluster: ClusterOptions) -> str:
@@ -97,6 +106,7 @@ def _check(config: Config, cluster: ClusterOptions) -> None:
     check_supported(config)
     check_machine(config, cluster)
     check_environment()
+    check_folder(config.model.path, model_options(config))
 
 
 def _run(config: Config, out: Path, cluster: ClusterOptions, *, resume: bool, quiet: bool) -> RunResult:
@@ -111,7 +121,7 @@ def _run(config: Config, out: Path, cluster: ClusterOptions, *, resume: bool, qu
         code = child.wait()
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    status = json.loads((out / "run.json").read_bytes()) if (out / "run.json").exists() else {}
+    status = read_status(out)
     if child.abandoned and status.get("status") == "running":
         status = {"status": "stopped", "reason": child.abandoned}
         with RunFolder.open(out) as folder:

@@ -28,6 +28,7 @@ from pivot.engines.verl.worker import PivotWorker, RayRanks
 from pivot.errors import UserError
 from pivot.models.loading import load_tokenizer_only
 from pivot.runs.folder import RunFolder
+from pivot.runs.resuming import Accept, find_start
 from pivot.runs.run import Run
 from pivot.runs.trackers import scalars
 from pivot.sampling import SampleRequest
@@ -48,10 +49,14 @@ class PivotTrainer(PPOTrainerSync):
         folder = RunFolder.open(run)
         self.processes: dict[str, Any] = {}
         """Ranks and replicas by name, for the reason of a failure."""
+        settings = from_dict(folder.read_config())
+        # `pivot train` has asked already what the user accepts.
+        accept = Accept(lost_history=True, changed_config=True)
+        resuming = config.pivot.resume
         self.run = Run(
-            from_dict(folder.read_config()),
+            settings,
             folder,
-            resume=config.pivot.resume,
+            start=find_start(folder, settings.checkpoint.every, accept) if resuming else None,
             stream=(run / PROGRESS).open("a", buffering=1, encoding="utf-8"),
             stopping=StopFile(run / STOP),
             reason_of=lambda error: explain(error, self.processes),

@@ -38,10 +38,12 @@ class Reason(StrEnum):
     WRONG = "wrong"
     NO_BOX = "no box"
     """The response has no `\\boxed{...}` with balanced braces."""
+    NO_ANSWER = "no answer"
+    """Likewise where `prompt.answer` is another form than a box."""
     UNPARSABLE = "unparsable"
     """The box is empty, or its content exceeds the bounds of exact arithmetic (a huge power)."""
     TIMED_OUT = "timed out"
-    """The library exceeded its time limit; its process was killed and replaced."""
+    """The library or the search for the answer exceeded its time limit."""
     TOO_LONG = "too long"
     """The last box holds more than `MAX_BOX_CHARS` characters."""
 

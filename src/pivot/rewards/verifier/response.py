@@ -12,7 +12,7 @@ SEARCHED_CHARS = 65_536
 
 _BOX = re.compile(r"\\boxed\s{0,3}\{")
 _BRACES = re.compile(r"\\boxed\s{0,3}\{|\\.|[{}]", re.DOTALL)
-_OPEN, _CLOSE = "<think>", "</think>"
+OPEN_THINK, CLOSE_THINK = "<think>", "</think>"
 _AFTER_TAG_CHAR = re.compile(r"([<>/])\s+")
 _PLAIN_BOX = "\\boxed{"
 _CURLY = re.compile(r"[{}]")
@@ -20,7 +20,7 @@ _CURLY = re.compile(r"[{}]")
 
 @dataclass(frozen=True)
 class Box:
-    """The stripped content of a box, and where in the response its `\\boxed` starts."""
+    """The stripped content of a box or another kind of answer, and where in the response it starts."""
 
     content: str
     start: int
@@ -57,20 +57,6 @@ def _last_closed(text: str, begin: int) -> Box | None:
         elif _BOX.match(token):
             open_braces.append((found.start(), found.end()))
     return None if best is None else Box(text[slice(*span)].strip(), best.start)
-
-
-def follows_template(response: str) -> bool:
-    """Whether the response is `<think> ... </think> ... \\boxed{...}`.
-
-    It must start with `<think>` after optional whitespace, contain exactly one `<think>` and one `</think>`, and its
-    last balanced box must start after the closing tag. All other text is free.
-    """
-    if not response[:SEARCHED_CHARS].lstrip().startswith(_OPEN):
-        return False
-    if response.count(_OPEN) != 1 or response.count(_CLOSE) != 1:
-        return False
-    box = last_box(response)
-    return box is not None and response.index(_CLOSE) < box.start
 
 
 def papo_text(response: str) -> str:
@@ -113,10 +99,10 @@ def follows_papo_format(response: str) -> bool:
     once from the left takes linear time; the expression itself backtracks.
     """
     text = papo_text(response)
-    if not text.startswith(_OPEN):
+    if not text.startswith(OPEN_THINK):
         return False
-    place = len(_OPEN)
-    for part in (_CLOSE, _PLAIN_BOX, "}"):
+    place = len(OPEN_THINK)
+    for part in (CLOSE_THINK, _PLAIN_BOX, "}"):
         found = text.find(part, place)
         if found < 0:
             return False

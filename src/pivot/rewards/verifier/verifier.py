@@ -7,13 +7,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
+from pivot.errors import UserError
 from pivot.types import Reward
 
+from .answers import BOXED, SEARCH_SECONDS, answer_finder, follows_prompt
 from .comparison import Quantity, Reading, Relation, agree
 from .library import to_latex
 from .pool import Job, Reason, WorkerPool
 from .reading import read
-from .response import MAX_BOX_CHARS, SEARCHED_CHARS, follows_papo_format, follows_template, last_box, papo_box
+from .response import MAX_BOX_CHARS, SEARCHED_CHARS, follows_papo_format, papo_box
 
 MAX_ANSWER_CHARS = 2_000
 _TWO_FORMS = re.compile(r"(.+?)\s*\(\s*or\b(.+)\)[\s.]*", re.DOTALL | re.IGNORECASE)
@@ -89,17 +91,54 @@ Settled = tuple[Reason | Job, str]
 
 
 @dataclass(frozen=True)
-class Grader:
-    """One set of grading rules: how the answer is extracted, how it is compared, and what the format is."""
+class Found:
+    """What a response says, before it is compared with the ground truth."""
 
-    extract: Callable[[str], str | None]
-    """Response -> its answer; None without a box."""
+    answer: str | None
+    """None without one."""
+    follows_format: bool
+    reason: Reason | None = None
+    """Why there is no answer."""
+
+
+Look = Callable[[str], Found]
+
+
+@dataclass(frozen=True)
+class Grader:
+    """One set of grading rules: how an answer is compared, and how PAPO's finds it."""
+
     settle: Callable[[str | None, str], Settled]
     """(extracted, answer) -> outcome or library job."""
-    follows_format: Callable[[str], bool]
     max_chars: int
     """A longer box is `too long`."""
     library: str
+    look: Look | None = None
+    """Its own rules for the paper's prompt; None: those of `look_for`."""
+
+
+def look_for(form: str, think: bool) -> Look:
+    """Finds answers of a form (`prompt.answer`); with `think` a `<think>` part belongs to the format."""
+    find = answer_finder(form)
+
+    def look(response: str) -> Found:
+        try:
+            answer = find(response)
+        except TimeoutError:
+            return Found(None, False, Reason.TIMED_OUT)
+        missing = Reason.NO_BOX if form == BOXED else Reason.NO_ANSWER
+        follows = follows_prompt(response, answer, think=think)
+        return Found(None, False, missing) if answer is None else Found(answer.content, follows)
+
+    return look
+
+
+def look_as_papo(response: str) -> Found:
+    return Found(papo_box(response), follows_papo_format(response), Reason.NO_BOX)
+
+
+MAX_TIMEOUTS = 20
+"""Responses of one call in which an expression may run out of time; more would take minutes per step."""
 
 
 class Verifier:
@@ -110,6 +149,8 @@ class Verifier:
     start when first needed and end with the `with` block.
 
     Args:
+        answer: where a response says its answer: `boxed`, `tag` or a regular expression with one group.
+        think: whether a `<think>` part belongs to the format.
         seconds: processor time per library call; the wall-clock limit is 1.5 times that.
         megabytes: memory per library process.
 
@@ -119,12 +160,20 @@ class Verifier:
     """
 
     def __init__(
-        self, grader: str = "pivot", workers: int = 2, seconds: float = 1.0, megabytes: int = 512
+        self,
+        grader: str = "pivot",
+        workers: int = 2,
+        seconds: float = 1.0,
+        megabytes: int = 512,
+        *,
+        answer: str = BOXED,
+        think: bool = True,
     ) -> None:
         if grader not in GRADERS:
             raise ValueError(f"grader must be one of {', '.join(GRADERS)}, got {grader!r}")
-        self.grader = grader
-        self._grader = GRADERS[grader]
+        self._grader, self._form = GRADERS[grader], answer
+        own = self._grader.look if answer == BOXED and think else None
+        self._look = own or look_for(answer, think)
         self.pool = WorkerPool(self._grader.library, workers, seconds, megabytes)
 
     def __enter__(self) -> Verifier:
@@ -146,38 +195,52 @@ class Verifier:
         """One reward per response, in order; library calls run in parallel."""
         if len(responses) != len(answers):
             raise ValueError(f"{len(responses)} responses, but {len(answers)} answers")
-        extracted = list(map(self._grader.extract, responses))
-        settled = list(map(self._grader.settle, extracted, answers))
+        found = self._look_at(responses)
+        settled = [self._settle(one, answer) for one, answer in zip(found, answers, strict=True)]
         jobs = [outcome for outcome, _ in settled if isinstance(outcome, Job)]
         if jobs:
             self.pool.run(jobs)
-        return list(map(self._reward, responses, extracted, settled))
+        return list(map(self._reward, found, settled))
 
-    def look(self, response: str) -> tuple[float, str | None]:
-        """The format reward and the extracted answer, without grading it."""
-        return float(self._grader.follows_format(response)), self._shown(self._grader.extract(response))
+    def look(self, responses: Sequence[str]) -> list[tuple[float, str | None]]:
+        """The format reward and the extracted answer of each response, without grading it."""
+        return [(float(one.follows_format), self._shown(one.answer)) for one in self._look_at(responses)]
 
-    def _reward(self, response: str, extracted: str | None, settled: Settled) -> Reward:
+    def _look_at(self, responses: Sequence[str]) -> list[Found]:
+        found: list[Found] = []
+        num_timeouts = 0
+        for response in responses:
+            found.append(self._look(response))
+            num_timeouts += found[-1].reason is Reason.TIMED_OUT
+            if num_timeouts == MAX_TIMEOUTS:
+                raise UserError(
+                    f"the answer form {self._form!r} took more than {SEARCH_SECONDS:g} s on each of "
+                    f"{num_timeouts} responses; write it without nested repetitions such as (a+)+."
+                )
+        return found
+
+    def _settle(self, found: Found, answer: str) -> Settled:
+        if found.reason is Reason.TIMED_OUT:
+            return found.reason, "fast"
+        return self._grader.settle(found.answer, answer)
+
+    def _reward(self, found: Found, settled: Settled) -> Reward:
         outcome, path = settled
         reason = outcome.outcome if isinstance(outcome, Job) else outcome
         assert reason is not None
-        if extracted is None and reason is not Reason.CORRECT:
-            reason = Reason.NO_BOX
+        if found.answer is None and reason is not Reason.CORRECT:
+            assert found.reason is not None
+            reason = found.reason
         return Reward(
             accuracy=float(reason is Reason.CORRECT),
-            format=float(self._grader.follows_format(response)),
+            format=float(found.follows_format),
             reason=reason,
-            extracted=self._shown(extracted),
+            extracted=self._shown(found.answer),
             path=path,
         )
 
     def _shown(self, extracted: str | None) -> str | None:
         return None if extracted is None or len(extracted) > self._grader.max_chars else extracted
-
-
-def _box_content(response: str) -> str | None:
-    box = last_box(response)
-    return None if box is None else box.content
 
 
 def _settle_by_pivot(extracted: str | None, answer: str) -> Settled:
@@ -201,7 +264,7 @@ def _settle_by_mathruler(extracted: str | None, answer: str) -> Settled:
 
 
 GRADERS: dict[str, Grader] = {
-    "pivot": Grader(_box_content, _settle_by_pivot, follows_template, MAX_BOX_CHARS, "math-verify"),
-    "mathruler": Grader(papo_box, _settle_by_mathruler, follows_papo_format, SEARCHED_CHARS, "mathruler"),
+    "pivot": Grader(_settle_by_pivot, MAX_BOX_CHARS, "math-verify"),
+    "mathruler": Grader(_settle_by_mathruler, SEARCHED_CHARS, "mathruler", look_as_papo),
 }
 """The values of `reward.grader`."""

@@ -157,7 +157,7 @@ def _config_of(target: Target) -> Config:
     config = target.config
     if config.corruption.kind not in CORRUPTIONS:
         raise UserError(
-            f"{target.name} corrupts images with code of its own ({config.corruption.kind}), which is not run here: "
+            f"{target.name} corrupts images with code of its own ({config.corruption.kind}), which a score does not import: "
             "register it first (pivot.models.corruption.register)"
         )
     stored = json.loads((target.run / "config.json").read_bytes()).get("method", {})

@@ -157,8 +157,8 @@ def _config_of(target: Target) -> Config:
     config = target.config
     if config.corruption.kind not in CORRUPTIONS:
         raise UserError(
-            f"{target.name} corrupts images with code of its own ({config.corruption.kind}), which a score does not import: "
-            "register it first (pivot.models.corruption.register)"
+            f"{target.name} corrupts images with code of its own ({config.corruption.kind}), which a score does not "
+            "import: register it first (pivot.models.corruption.register)"
         )
     stored = json.loads((target.run / "config.json").read_bytes()).get("method", {})
     return config if "source" in stored else overlay(config, {"method": stored})

@@ -106,7 +106,8 @@ $(VLLM)/.ready: pyproject.toml tests/vllm/torchvision_on_cpu.py
 	@touch $@
 
 test-vllm: $(VLLM)/.ready
-	OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest tests/vllm tests/models/test_families.py -k "vllm or processor"
+	OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest tests/vllm tests/models/test_families.py tests/models/test_other_evaluators.py \
+		-k "vllm or processor or evaluators"
 
 VERL := .venv-verl
 # All of verl's packages are pinned, so that nothing is resolved and nothing drifts; a registry that stumbles gets a
@@ -125,5 +126,30 @@ setup-verl:
 test-verl: $(VERL)/.ready
 	OMP_NUM_THREADS=1 $(VERL)/bin/python -m pytest tests/verl tests/faults/test_engines.py
 
+TRACKERS := .venv-trackers
+$(TRACKERS)/.ready: pyproject.toml
+	@echo "Setting up $(TRACKERS) (once; 1.5 GB)..."
+	$(call new_venv,$(TRACKERS))
+	@$(TRACKERS)/bin/python -m pip install $(QUIET) --editable ".[tensorboard,wandb,mlflow,swanlab,trackio]" "pytest>=8.3,<10"
+	@touch $@
+
+# The trackers with their real libraries, none of which needs a network.
+.PHONY: test-trackers
+test-trackers: $(TRACKERS)/.ready
+	OMP_NUM_THREADS=1 $(TRACKERS)/bin/python -m pytest tests/runs/test_trackers.py
+
+DOCS := .venv-docs
+$(DOCS)/.ready: Makefile
+	@echo "Setting up $(DOCS) (once; 100 MB)..."
+	@test -x $(DOCS)/bin/python || $(PYTHON) -m venv $(DOCS)
+	@$(DOCS)/bin/python -m pip install $(QUIET) "mkdocs>=1.6,<2" "mkdocs-material>=9.6,<10" "mkdocstrings[python]>=0.30,<2"
+	@touch $@
+
+# The documentation as a site in site/; a broken link is an error.
+.PHONY: docs
+docs: $(DOCS)/.ready
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict
+	@echo "site/index.html"
+
 clean:
-	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .ruff_cache
+	rm -rf $(VENV) build dist site src/*.egg-info .pytest_cache .ruff_cache

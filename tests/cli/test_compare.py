@@ -18,7 +18,7 @@ def test_compare_writes_page_tables_and_figures_where_asked(tmp_path, capsys):
     assert capsys.readouterr().out.strip() == str(tmp_path / "out" / "comparison.html")
     assert (
         tmp_path / "out" / "tables" / "main.csv"
-    ).read_text() == "Method,validation\ndapo,40.0\npivot,50.0\n"
+    ).read_text() == "Method,validation,Seeds\ndapo,40.0,1\npivot,50.0,1\n"
     assert "Δ relative to pivot" in (tmp_path / "out" / "tables" / "overhead.md").read_text()
     assert (tmp_path / "out" / "figures" / "compared-validation-accuracy.pdf").is_file()
 

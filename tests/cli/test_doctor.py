@@ -212,9 +212,9 @@ def test_the_command_prints_items_and_verdict(capsys):
 
 
 def test_the_command_says_what_to_change(capsys):
-    assert main(["doctor", "--model", "Qwen/Qwen2.5-VL-32B-Instruct", "--recipe", "geo3k-7b", "--json"]) == 0
+    assert main(["doctor", "--model", "Qwen/Qwen2.5-VL-32B-Instruct", "--recipe", "geo3k-7b", "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
-    assert found["fits"] is (found["needed_bytes"] <= found["usable_bytes"])
+    assert found["fits"] is (found["needed_bytes"] <= found["usable_bytes"]) is False, "32B on any machine"
     assert found["model"]["parameters"] == 33_452_718_336
     assert [item["name"] for item in found["items"]][:2] == ["weights", "optimizer"]
 
@@ -264,3 +264,11 @@ def test_unknown_sizes_are_one_sentence(capsys):
     assert "The sizes of 'somebody/some-model' are unknown" in capsys.readouterr().err
     with pytest.raises(UserError, match="download the model first"):
         find_architecture("somebody/some-model")
+
+
+def test_what_no_extra_installs_is_not_called_one(capsys):
+    assert main(["doctor"]) == 0
+    text = capsys.readouterr().out
+    assert "[verl]" not in text
+    assert "[data]" not in text
+    assert "an environment of its own: docs/cluster.md" in text

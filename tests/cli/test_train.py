@@ -49,7 +49,7 @@ def test_a_run_ends_with_a_table_and_can_be_shown_again(tmp_path, capsys):
         (["--data", "/no/such/file.jsonl"], "/no/such/file.jsonl"),
         (["--set", "train.minibatch_prompts=64"], "minibatch_prompts"),
         (["--resume", "/no/such/run"], "holds no run"),
-        (["--resume", "/no/such/run", "--set", "train.lr=1"], "leave out --set"),
+        (["--resume", "/no/such/run", "--set", "train.lr=1"], "holds no run"),
         (["--reward", "nowhere:f"], "There is no module 'nowhere' on Python's path"),
     ],
 )

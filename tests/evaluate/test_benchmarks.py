@@ -14,6 +14,7 @@ from PIL import Image
 from pivot.data import DataSet, DataSpec
 from pivot.data.images import open_rgb
 from pivot.errors import UserError
+from pivot.evaluate import benchmarks
 from pivot.evaluate.benchmarks import BENCHMARKS, hallusionbench, load, we_math
 from pivot.evaluate.matching import LETTERS, BenchmarkJudge
 from pivot.evaluate.scoring import Graded
@@ -368,7 +369,7 @@ def test_a_benchmark_of_ones_own_is_named_by_its_file(tmp_path, monkeypatch) -> 
     rows = [{"task": f"Is it {word}?", "label": "yes", "picture": png()} for word in ("red", "round")]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "test.parquet")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("pivot.evaluate.benchmarks.BENCHMARKS", dict(BENCHMARKS))
+    monkeypatch.setattr(benchmarks, "BENCHMARKS", dict(BENCHMARKS))
     name = f"{tmp_path}/my_benchmark.py:MINE"
     (found,) = load_sets([name], SetOptions({name: "test.parquet"}))
     assert (found.name, len(found.prompts), found.notes) == ("mine", 2, ())

@@ -11,6 +11,7 @@ from pivot.report.comparison import overlaid, sensitivity
 from pivot.report.comparison_tables import accuracy_tables, is_out_of_domain, overhead_table
 from pivot.report.groups import find_baseline, group_runs
 from pivot.report.run import read_run
+from pivot.report.tables import to_markdown
 
 
 def studied(folders):
@@ -60,14 +61,27 @@ def test_mean_deviation_and_relative_gain_by_hand(new_run):
     ablation = table_named(tables, "ablation")
     dapo, ser, pivot = ablation.rows
     # tiny-test starts at 28% and gains 0.8 of each run's gain.
-    assert dapo.values == pytest.approx((48.0, None))
-    assert ser.values == pytest.approx((52.0, 100 * (52 / 48 - 1)))
-    assert pivot.values == pytest.approx((62.0, 100 * (62 / 48 - 1)))
+    assert [c.name for c in ablation.columns] == ["tiny-test", "Δ, %", "Seeds"]
+    assert dapo.values == pytest.approx((48.0, None, 1))
+    assert ser.values == pytest.approx((52.0, 100 * (52 / 48 - 1), 1))
+    assert pivot.values == pytest.approx((62.0, 100 * (62 / 48 - 1), 2))
     assert pivot.spreads[0] == pytest.approx(np.std([60, 64], ddof=1))
     main = table_named(tables, "main")
     assert [row.label for row in main.rows] == ["tiny (before training)", "dapo", "pivot"]
-    assert main.rows[0].values == (28.000000000000004,)
-    assert [c.name for c in table_named(tables, "out-of-domain").columns] == ["tiny-ood"]
+    assert main.rows[0].values == (28.000000000000004, None)
+    assert [c.name for c in table_named(tables, "out-of-domain").columns] == ["tiny-ood", "Seeds"]
+
+
+def test_a_row_of_one_seed_is_not_marked_over_one_of_two(new_run):
+    folders = [new_run("d", steps=12, method="dapo", gain=0.6)]
+    folders += [new_run(f"s{seed}", steps=12, seed=seed, method="ser", gain=0.2) for seed in (0, 1)]
+    folders += [new_run(f"p{seed}", steps=12, seed=seed, gain=0.4) for seed in (0, 1)]
+    table = table_named(accuracy_tables(studied(folders), None), "ablation")
+    lines = to_markdown(table).splitlines()
+    assert [line.split("|")[1].strip() for line in lines[2:5]] == ["dapo", "ser", "pivot"]
+    assert "**" not in lines[2], "the highest number, from one seed"
+    assert "**60.00" in lines[4]
+    assert [line.split("|")[-2].strip() for line in lines[2:5]] == ["1", "2", "2"]
 
 
 def test_grpo_gains_are_relative_to_the_model_before_training(new_run):
@@ -76,7 +90,7 @@ def test_grpo_gains_are_relative_to_the_model_before_training(new_run):
         new_run("p", steps=12, method="pivot-grpo", gain=0.3),
     ]
     table = table_named(accuracy_tables(studied(folders), None), "grpo")
-    assert [row.values[-1] for row in table.rows] == pytest.approx(
+    assert [row.values[-2] for row in table.rows] == pytest.approx(
         [None, 100 * (44 / 28 - 1), 100 * (52 / 28 - 1)]
     )
 
@@ -106,7 +120,7 @@ def test_without_evaluations_the_last_validation_accuracy_stands_in(new_run):
         (folder / "eval" / "scores.json").unlink()
     table = table_named(accuracy_tables(studied(folders), None), "main")
     last = json.loads((folders[0] / "metrics.jsonl").read_text().splitlines()[-1])["eval/accuracy"]
-    assert [c.name for c in table.columns] == ["validation"]
+    assert [c.name for c in table.columns] == ["validation", "Seeds"]
     assert {row.label: row.values[0] for row in table.rows}["pivot"] == pytest.approx(100 * last)
 
 
@@ -241,4 +255,4 @@ def test_the_folder_that_comparing_leaves_behind(new_run, tmp_path):
         for e in ("svg", "pdf")
     }
     rows = list(csv.reader((tmp_path / "out" / "tables" / "main.csv").open()))
-    assert rows[0] == ["Method", "tiny-test"]
+    assert rows[0] == ["Method", "tiny-test", "Seeds"]

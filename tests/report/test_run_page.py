@@ -212,3 +212,24 @@ def test_an_evaluation_with_other_settings_has_a_note_in_the_runs_table(new_run)
     notes = {row.label: row.note for row in evaluation_table(read_run(folder)).rows if row.note}
     assert notes == {"tiny-test, step-4": "grader mathruler (others pivot); samples 2 (others 8)"}
     assert 'class="note">grader mathruler' in write_report(folder, figures=False).read_text()
+
+
+def test_the_footer_mentions_figures_only_if_there_are_any(new_run):
+    folder = new_run("r", steps=3)
+    assert "figures/" not in write_report(folder, figures=False).read_text()
+    assert not (folder / "figures").exists()
+    assert "figures/" in write_report(folder).read_text()
+    assert any((folder / "figures").iterdir())
+
+
+def test_image_marks_of_a_question_are_shown(new_run):
+    folder = new_run("r", steps=5)
+    lines = [json.loads(line) for line in (folder / "rollouts.jsonl").read_text().splitlines()]
+    for line, question in zip(
+        lines, ["<image>Find x.", "Is <image> like <image>?"] * len(lines), strict=False
+    ):
+        line["question"] = question
+    (folder / "rollouts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    shown = {group["question"] for group in select_groups(read_run(folder))}
+    assert shown <= {"[image] Find x.", "Is [image 1] like [image 2]?"}
+    assert shown

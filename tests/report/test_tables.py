@@ -113,3 +113,8 @@ def test_files_of_every_format(tmp_path):
     write_tables([TABLE], tmp_path / "tables")
     assert sorted(p.name for p in (tmp_path / "tables").iterdir()) == ["main.csv", "main.md", "main.tex"]
     assert (tmp_path / "tables" / "main.md").read_text() == to_markdown(TABLE)
+
+
+def test_csv_numbers_have_six_digits():
+    table = Table("t", "c", "Method", (Column("x"),), (Row("a", (100 / 3,)), Row("b", (7,))))
+    assert to_csv(table) == "Method,x\na,33.3333\nb,7\n"

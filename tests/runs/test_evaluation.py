@@ -14,7 +14,7 @@ from pivot.evaluate.sampling import evaluation_request
 from pivot.evaluate.settings import EvaluationSettings
 from pivot.evaluate.target import find_target
 from pivot.rewards.judge import VerifierJudge
-from pivot.runs.evaluation import Evaluation, settings_of
+from pivot.runs.evaluation import Evaluation, before_after_table, settings_of
 from pivot.runs.progress import Progress
 from pivot.sampling import Sampling
 from pivot.tiny import procedural
@@ -90,3 +90,14 @@ def test_a_runs_own_scores_record_how_they_were_measured(policy, small_config):
     assert blank["settings"] == as_eval_would | {"blank": True}
     own = replace(config, reward=replace(config.reward, functions=("own_rewards:by_length",)))
     assert settings_of(own, policy, request).grader == "own_rewards:by_length"
+
+
+def test_a_change_is_in_points(tmp_path):
+    entry = {"name": "test", "blank": False, "samples": 4, "interval": [0.0, 1.0], "categories": {}}
+    entries = [
+        entry | {"when": when, "accuracy": value} for when, value in (("before", 0.5), ("after", 0.562))
+    ]
+    (tmp_path / "eval").mkdir()
+    (tmp_path / "eval" / "scores.json").write_text(json.dumps({"evaluations": entries}))
+    table = before_after_table(tmp_path)
+    assert list(table.columns[-1].cells) == ["+6.2 points"]

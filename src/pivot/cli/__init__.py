@@ -10,7 +10,11 @@ import argparse
 import errno
 import importlib
 import os
+import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 
 from pivot import __version__
@@ -25,6 +29,7 @@ COMMANDS = {
     "compare": "write one page with curves and tables of several runs",
     "sweep": "train and evaluate the runs of a plan: arms, seeds, one table",
     "attention": "plot the attention of responses to image tokens, layer by layer",
+    "push": "upload the model of a run, with its card, to the Hugging Face hub",
     "buffer": "show the experience buffer of a run",
     "grade": "grade responses against answers, from JSON lines on standard input",
     "data": "show the rows of a data set as they are used",
@@ -34,6 +39,7 @@ COMMANDS = {
     "pretrain": "train the tiny starting checkpoint from scratch",
 }
 """Command -> its line of help; the module is `pivot.cli.COMMAND`."""
+INTERRUPTED = 130
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
@@ -42,10 +48,9 @@ def main(argv: list[str] | None = None) -> int:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     protect_output()
     argv = sys.argv[1:] if argv is None else argv
-    parser = _parser(argv)
-    args = parser.parse_args(argv)
+    with _ending_on_interrupt(_command(argv)):
+        args = _parse(argv)
     if args.command is None:
-        parser.print_help()
         return 0
     try:
         import_plugins(vars(args).get("plugins") or ())
@@ -57,7 +62,7 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         print(f"pivot {args.command}: interrupted", file=sys.stderr)
-        return 130
+        return INTERRUPTED
     except BrokenPipeError:
         # The reader of a pipe has ended (`pivot ... | head`), which is not an error.
         _discard_output()
@@ -73,12 +78,58 @@ def main(argv: list[str] | None = None) -> int:
         return 1
 
 
+@contextmanager
+def _ending_on_interrupt(command: str | None) -> Iterator[None]:
+    """While modules are imported, Ctrl-C ends the process with one sentence: there is nothing to save yet.
+
+    An exception would pass through whatever library is being imported, which may report it as an error of its own.
+    """
+
+    def end(*_: object) -> None:
+        with suppress(OSError):
+            os.write(2, f"{'pivot' if command is None else f'pivot {command}'}: interrupted\n".encode())
+        os._exit(INTERRUPTED)
+
+    handled = (
+        threading.current_thread() is threading.main_thread()
+        and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    )
+    if handled:
+        signal.signal(signal.SIGINT, end)
+    try:
+        yield
+    finally:
+        if handled:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _parse(argv: list[str]) -> argparse.Namespace:
+    """The options of the given command, whose module is imported; without a command, prints the help."""
+    parser, commands = _parser(argv)
+    args, unknown = parser.parse_known_args(argv)
+    if unknown:
+        # argparse would show the usage of `pivot` itself.
+        (commands.get(args.command) or parser).error(f"unrecognized arguments: {' '.join(unknown)}")
+    if args.command is None:
+        parser.print_help()
+        return args
+    module = importlib.import_module(f"pivot.cli.{args.command}")
+    for heavy in getattr(module, "IMPORTS", ()):
+        importlib.import_module(heavy)
+    return args
+
+
+def _command(argv: list[str]) -> str | None:
+    return next((word for word in argv if word in COMMANDS), None)
+
+
 def _discard_output() -> None:
     """Send what is still buffered nowhere; Python would fail on it again at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _parser(argv: list[str]) -> argparse.ArgumentParser:
+def _parser(argv: list[str]) -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
+    """The parser, and those of the commands by name; only that of the given command has its options."""
     parser = argparse.ArgumentParser(
         prog="pivot",
         description="Visually grounded reinforcement learning for vision-language models.",
@@ -92,4 +143,4 @@ def _parser(argv: list[str]) -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
         if name == asked:
             importlib.import_module(f"pivot.cli.{name}").add_arguments(command)
-    return parser
+    return parser, commands.choices

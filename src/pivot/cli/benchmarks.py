@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import textwrap
 from typing import Any
 
 from pivot.data import TRAINING_SETS, Format
 from pivot.evaluate.benchmarks import BENCHMARKS, GROUPS, Benchmark
 
-WIDTH = 80
+WIDEST = 100
+"""Columns of text; fewer on a narrower terminal."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,7 +49,9 @@ def entry(known: dict[str, Any]) -> str:
 
 
 def _wrapped(text: str, indent: str) -> str:
-    return textwrap.fill(text, WIDTH, subsequent_indent=indent, break_on_hyphens=False)
+    # One column less than there are: some terminals break a full line.
+    width = min(shutil.get_terminal_size().columns, WIDEST) - 1
+    return textwrap.fill(text, width, subsequent_indent=indent, break_on_hyphens=False)
 
 
 def describe(known: Format) -> dict[str, Any]:

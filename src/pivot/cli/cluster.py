@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from pivot.runs.resuming import Accept
     from pivot.runs.run import RunResult
 
+OPTIONS = ("nodes", "gpus", "address", "rollout", "verl", "dry-run")
+"""Options that only verl has."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("where it runs (docs/cluster.md)")
@@ -48,10 +51,17 @@ def is_asked(args: argparse.Namespace, resumed: Path | None) -> bool:
     if resumed is not None:
         from pivot.engines.verl.launch import saved_options
 
-        return saved_options(resumed) is not None
+        used_verl = saved_options(resumed) is not None
+        given = [name for name in OPTIONS if vars(args)[name.replace("-", "_")]]
+        given += ["engine verl"] * (args.engine == "verl" and not used_verl)
+        if given:
+            raise UserError(
+                f"{resumed} runs on its own engine, nodes and settings; leave out --{', --'.join(given)}"
+            )
+        return used_verl
     if args.engine == "verl":
         return True
-    for name in ("nodes", "gpus", "address", "rollout", "verl", "dry-run"):
+    for name in OPTIONS:
         if vars(args)[name.replace("-", "_")]:
             raise UserError(f"--{name} needs --engine verl; the {args.engine} engine is one process")
     return False
@@ -63,8 +73,6 @@ def run(args: argparse.Namespace, out: Path, config: Config | None, accept: Acce
     from pivot.engines.verl.compose import ClusterOptions
 
     if config is None:
-        if any((args.nodes, args.gpus, args.address, args.rollout, args.verl)):
-            raise UserError("--resume uses the run's own nodes, GPUs and settings; leave these options out")
         return launch.resume(out, quiet=args.quiet, accept=accept)
     if config.sampling.engine != "auto" or config.sampling.importance_cap is not None:
         raise UserError(

@@ -9,9 +9,12 @@ from typing import Any
 
 from pivot.cli import options
 from pivot.config.sections import Config
-from pivot.doctor import Architecture, Machine, Verdict, find_architecture, inspect_machine, judge
+from pivot.doctor import OTHER, Architecture, Machine, Verdict, find_architecture, inspect_machine, judge
 from pivot.doctor.advice import LORA_RATE
 from pivot.doctor.speed import GPUS, Hours, hours, known_gpu, named_gpu
+
+DOES_NOT_FIT = 1
+"""Exit code if the recipe does not fit this machine."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,19 +31,20 @@ def run(args: argparse.Namespace) -> int:
     machine = inspect_machine()
     asked = any((args.recipe, args.config, args.model, args.method, args.settings, args.device))
     report: dict[str, Any] = {"machine": asdict(machine)}
-    lines = _machine_lines(machine)
+    lines, fits = _machine_lines(machine), True
     if asked:
         config = options.from_arguments(args)
         model = find_architecture(config.model.path)
         device = named_gpu(args.device).device if args.device else machine.device(config.model.device)
         verdict, gpu = judge(config, model, device), known_gpu(device)
+        fits = verdict.fits
         time = None if gpu is None else hours(config, model, gpu)
         report |= {"model": asdict(model), **_verdict_json(verdict), "hours": time and asdict(time)}
         lines += ["", *_verdict_lines(config, model, verdict), *_time_lines(time)]
     else:
         lines += ["", "`pivot doctor --recipe NAME` estimates whether a recipe fits this machine."]
     print(json.dumps(report, indent=2) if args.json else "\n".join(lines))
-    return 0
+    return 0 if fits else DOES_NOT_FIT
 
 
 def _machine_lines(machine: Machine) -> list[str]:
@@ -54,11 +58,18 @@ def _machine_lines(machine: Machine) -> list[str]:
     for name, version in machine.libraries.items():
         lines.append(f"{name:<14}{version or 'missing'}")
     for extra, parts in machine.extras.items():
-        missing = [name for name, version in parts.items() if version is None]
-        found = ", ".join(f"{name} {version}" for name, version in parts.items() if version)
-        state = f"missing {', '.join(missing)}; pip install 'pivot-rl[{extra}]'" if missing else ""
-        lines.append(f"{f'[{extra}]':<14}{'; '.join(part for part in (found, state) if part)}")
+        lines.append(_parts_line(f"[{extra}]", parts, f"pip install 'pivot-rl[{extra}]'"))
+    for name, parts in machine.other.items():
+        lines.append(_parts_line(name, parts, OTHER[name][1]))
     return lines
+
+
+def _parts_line(title: str, parts: dict[str, str | None], how: str) -> str:
+    """The versions of an optional part, and how to get what is missing of it."""
+    missing = [name for name, version in parts.items() if version is None]
+    found = ", ".join(f"{name} {version}" for name, version in parts.items() if version)
+    state = f"missing {', '.join(missing)}; {how}" if missing else ""
+    return f"{title:<14}{'; '.join(part for part in (found, state) if part)}"
 
 
 def _verdict_lines(config: Config, model: Architecture, verdict: Verdict) -> list[str]:

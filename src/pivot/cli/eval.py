@@ -122,18 +122,13 @@ def run(args: argparse.Namespace) -> int:
 
 def _evaluate_all(targets: list[Target], args: argparse.Namespace, console: Console) -> int:
     settings = settings_for(targets, args)
-    names = expand([*(name.strip() for name in args.benchmarks.split(",") if name.strip()), *args.data])
-    if not names:
-        raise UserError("name what to evaluate on: --benchmarks A,B from `pivot benchmarks`, or --data FILE.")
-    paths = _paths(args.path, names)
-    how = SetOptions(paths, args.limit, args.strict, args.papo_eval, args.split, data_settings(args))
-    sets = load_sets(names, how)
+    sets = chosen_sets(args)
     for note in (note for chosen in sets for note in chosen.notes):
         print(f"pivot eval: {note}", file=sys.stderr)
     entries: dict[str, list[Entry]] = {}
     try:
         for target, out in zip(targets, folders(targets, args.out), strict=True):
-            entries[target.name] = _evaluate(target, sets, settings[target.name], out, args)
+            entries[target.name] = evaluate_target(target, sets, settings[target.name], out, args)
             console.print(eval_tables.terminal_table(target.name, entries[target.name]))
             console.print(f"samples and scores: {out}", soft_wrap=True)
     except KeyboardInterrupt:
@@ -147,8 +142,20 @@ def _evaluate_all(targets: list[Target], args: argparse.Namespace, console: Cons
     return 0
 
 
-def settings_for(targets: list[Target], args: argparse.Namespace) -> dict[str, EvaluationSettings]:
-    """Model -> its settings; prints them with their sources."""
+def chosen_sets(args: argparse.Namespace) -> list[EvaluationSet]:
+    """The sets that --benchmarks and --data name."""
+    names = expand([*(name.strip() for name in args.benchmarks.split(",") if name.strip()), *args.data])
+    if not names:
+        raise UserError("name what to evaluate on: --benchmarks A,B from `pivot benchmarks`, or --data FILE.")
+    paths = _paths(args.path, names)
+    how = SetOptions(paths, args.limit, args.strict, args.papo_eval, args.split, data_settings(args))
+    return load_sets(names, how)
+
+
+def settings_for(
+    targets: list[Target], args: argparse.Namespace, show: Callable[[str], None] = print
+) -> dict[str, EvaluationSettings]:
+    """Model -> its settings; shows them with their sources."""
     if args.samples < 1:
         raise UserError(f"--samples is {args.samples}; it must be at least 1.")
     check_temperature(args.temperature)
@@ -160,7 +167,7 @@ def settings_for(targets: list[Target], args: argparse.Namespace) -> dict[str, E
     sampler = choose_sampler(wanted, pick_device(args.device))
     found = {}
     for target, chosen in zip(targets, choose_conditions(targets, asked), strict=True):
-        print(f"{target.name}: {chosen.describe()}")
+        show(f"{target.name}: {chosen.describe()}")
         sampling = Sampling(args.temperature, max_tokens=chosen.max_tokens.value)
         request = evaluation_request(args.samples, sampling, args.seed)
         found[target.name] = EvaluationSettings(
@@ -189,7 +196,7 @@ def folders(targets: list[Target], out: Path | None) -> list[Path]:
     ]
 
 
-def _evaluate(
+def evaluate_target(
     target: Target,
     sets: list[EvaluationSet],
     settings: EvaluationSettings,

@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TypedDict, Unpack
 
 from pivot import recipes
 from pivot.config.loading import apply_settings, load_file, overlay
+from pivot.config.methods import find_method
 from pivot.config.sections import Config, DataConfig
 from pivot.config.validation import problems, validate
 from pivot.errors import UserError
@@ -127,8 +129,27 @@ def from_arguments(args: argparse.Namespace, *, needs_data: bool = False) -> Con
                 f"--model {model} needs a training set: name it with --data, such as geometry3k or your own file, or "
                 "choose a --recipe."
             )
-    shortcuts = Shortcuts(
-        plugins=args.plugins,
+    shortcuts = _shortcuts(args)
+    shortcuts["plugins"] = args.plugins
+    return resolve(recipe, config_file=args.config, settings=args.settings, **shortcuts)
+
+
+def over_run(stored: Config, args: argparse.Namespace) -> Config:
+    """A run's configuration with the options that were given, to be compared with it."""
+    asked = overlay(stored, {} if args.config is None else load_file(args.config))
+    if args.recipe is not None:
+        asked = replace(asked, recipe=args.recipe)
+    shortcuts = _shortcuts(args)
+    if args.method is not None and find_method(args.method).name == stored.method.name:
+        shortcuts["method"] = None  # its name alone says nothing about its settings, which are the run's
+    given = [f"{SHORTCUTS[name]}={value}" for name, value in shortcuts.items() if value is not None]
+    asked = apply_settings(asked, [*given, *args.settings])
+    validate(asked)
+    return asked
+
+
+def _shortcuts(args: argparse.Namespace) -> Shortcuts:
+    return Shortcuts(
         method=args.method,
         corruption=args.corruption,
         steps=args.steps,
@@ -137,7 +158,6 @@ def from_arguments(args: argparse.Namespace, *, needs_data: bool = False) -> Con
         data=args.data,
         sampler=args.sampler,
     )
-    return resolve(recipe, config_file=args.config, settings=args.settings, **shortcuts)
 
 
 def _last(settings: Sequence[str], path: str) -> str | None:

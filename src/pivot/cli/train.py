@@ -10,6 +10,9 @@ from pivot.cli import cluster, options
 from pivot.config import describe
 from pivot.errors import UserError
 
+IMPORTS = ("pivot.runs.run",)
+"""What `run` needs, imported while Ctrl-C has nothing to save."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_arguments(parser)
@@ -23,7 +26,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="the run's folder (default: runs/RECIPE-METHOD-SEED)"
     )
-    parser.add_argument("--resume", type=Path, metavar="RUN", help="continue exactly where a run stopped")
+    parser.add_argument(
+        "--resume",
+        type=Path,
+        metavar="RUN",
+        help="continue exactly where a run stopped; --steps N extends it",
+    )
     parser.add_argument(
         "--continue", dest="keep_going", action="store_true",
         help="if --out already holds a run: resume it, or show it if it is finished",
@@ -51,22 +59,27 @@ def run(args: argparse.Namespace) -> int:
     from pivot.runs.folder import has_progress, read_status
     from pivot.runs.stopping import STOPPED
 
+    if args.reward is not None:
+        args.settings.insert(0, f"reward.functions={json.dumps(args.reward)}")
     if args.resume is not None:
-        if args.settings or args.out or args.plugins:
-            raise UserError("--resume uses the run's own configuration; leave out --set, --plugin and --out")
+        if args.out or args.plugins:
+            raise UserError(
+                "--resume continues in the run's own folder with its own plugins; leave out --out and --plugin"
+            )
         out, resuming = args.resume, True
     else:
-        if args.reward is not None:
-            args.settings.insert(0, f"reward.functions={json.dumps(args.reward)}")
         config = options.from_arguments(args, needs_data=True)
         out = args.out or Path("runs") / f"{config.recipe}-{config.method.name}-{config.train.seed}"
         resuming = args.keep_going and has_progress(out)
+    uses_verl = cluster.is_asked(args, out if resuming else None)
+    if resuming:
+        _agree(out, args)
     if resuming and read_status(out).get("status") == "finished":
         print(f"{out} is finished.")
         _show_end(out, report=not args.no_report)
         return 0
     accept = run_module.Accept(args.accept_lost_history, args.accept_changed_config)
-    if cluster.is_asked(args, out if resuming else None):
+    if uses_verl:
         result = cluster.run(args, out, None if resuming else config, accept)
         if result is None:
             return 0
@@ -79,6 +92,18 @@ def run(args: argparse.Namespace) -> int:
         return STOPPED
     _show_end(out, report=not args.no_report)
     return 0
+
+
+def _agree(out: Path, args: argparse.Namespace) -> None:
+    """Refuse options that contradict the run that is resumed; another number of steps extends it."""
+    from pivot.runs import extension
+
+    stored = extension.stored_config(out)
+    asked = options.over_run(stored, args)
+    extension.check_agrees(out, stored, asked)
+    if asked.train.steps != stored.train.steps:
+        extension.extend(out, asked.train.steps)
+        print(f"{out}: {asked.train.steps} steps instead of {stored.train.steps}")
 
 
 def _show_end(out: Path, *, report: bool) -> None:

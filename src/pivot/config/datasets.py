@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 from pivot.config.sections import DataConfig
 from pivot.data import DataSet, DataSpec, Format, load_format, resolve
@@ -47,11 +49,13 @@ def load_set(
     split: str | None = None,
     limit: int | None = None,
     known: Iterable[Format] = (),
+    rows: Sequence[Mapping[str, Any]] | None = None,
 ) -> DataSet:
-    """The rows of one split, generated or read; `known` are formats besides the training sets."""
+    """The rows of one split, generated, read or given; `known` are formats besides the training sets."""
     if is_procedural(name):
         split = split or name.partition("-")[2] or "train"
         found = procedural.dataset(split, limit or PROCEDURAL_SIZE, tasks=data.tasks or None)
         described = f"generated prompts of the tasks {', '.join(data.tasks or procedural.TASKS)}"
         return DataSet(PROCEDURAL, split, tuple(found), recognised=described)
-    return load_format(*resolve(data_spec(name, data, split, limit), known))
+    spec = data_spec(name, data, split, limit)
+    return load_format(*resolve(replace(spec, rows=None if rows is None else tuple(rows)), known))

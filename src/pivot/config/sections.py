@@ -311,9 +311,15 @@ class LogConfig:
     rollouts_every: int = 5
     """Steps between logged rollouts."""
     tensorboard: bool = False
-    """Also write TensorBoard events to the run's folder (extra `loggers`)."""
+    """Also write TensorBoard events to the run's folder (extra `tensorboard`)."""
     wandb: str | None = None
-    """Also log to this Weights & Biases project (extra `loggers`)."""
+    """Also log to this Weights & Biases project (extra `wandb`)."""
+    mlflow: str | None = None
+    """Also log to this MLflow experiment (extra `mlflow`)."""
+    swanlab: str | None = None
+    """Also log to this SwanLab project (extra `swanlab`)."""
+    trackio: str | None = None
+    """Also log to this trackio project (extra `trackio`)."""
 
 
 @dataclass(frozen=True)

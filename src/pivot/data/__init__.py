@@ -20,10 +20,12 @@ from pivot.data.formats import (
     SkippedRow,
 )
 from pivot.data.loading import load_format
+from pivot.data.memory import MEMORY
 from pivot.data.registry import CUSTOM, TRAINING_SETS, resolve
 
 __all__ = [
     "CUSTOM",
+    "MEMORY",
     "TRAINING_SETS",
     "BadRow",
     "DataSet",

@@ -49,6 +49,8 @@ class DataSpec:
     """Unusable rows are skipped and counted, or refused with an error that names them."""
     check_images: Literal["quick", "full"] = "quick"
     """Check images at load by header, checksum and end marker (quick) or by decoding each one (full)."""
+    rows: tuple[Mapping[str, Any], ...] | None = None
+    """Rows in memory instead of files."""
     max_pixels: int = MAX_PIXELS
     """Images with more pixels are not decoded."""
     allow_missing_images: bool = False

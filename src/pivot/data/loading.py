@@ -22,6 +22,7 @@ from pivot.data.formats import (
     SkippedRow,
 )
 from pivot.data.images import MISSING, ImageError, ImageFinder, ReadableImage, content_of
+from pivot.data.memory import MemoryRows
 from pivot.data.recognition import recognise
 from pivot.data.sources import RawRow, Rows, download, open_rows, split_of
 from pivot.data.template import IMAGE_MARK
@@ -166,7 +167,7 @@ def load_format(known: Format, spec: DataSpec) -> DataSet:
     return replace(data, warnings=(*_limit_warning(rows, spec, data), *_count_warnings(known, spec, data)))
 
 
-def _layout(known: Format, rows: Rows, spec: DataSpec) -> Layout:
+def _layout(known: Format, rows: Rows | MemoryRows, spec: DataSpec) -> Layout:
     """A known set's own layout, unless the user names columns; other sets are recognised by theirs."""
     if known.layouts and not spec.names_columns:
         return known.layout(rows.columns, spec)
@@ -174,10 +175,12 @@ def _layout(known: Format, rows: Rows, spec: DataSpec) -> Layout:
     return recognise(known.name, rows.columns, first, spec)
 
 
-def _open(known: Format, spec: DataSpec) -> tuple[Rows, ImageFinder, str]:
+def _open(known: Format, spec: DataSpec) -> tuple[Rows | MemoryRows, ImageFinder, str]:
     """The rows, the finder of their images, and the split: the requested one or that of a local file's name."""
     boundary = None
-    if spec.path is not None:
+    if spec.rows is not None:
+        rows, root, split = MemoryRows(spec.rows), Path.cwd(), spec.split or known.split
+    elif spec.path is not None:
         path = Path(spec.path).expanduser()
         split = spec.split or split_of(path) or known.split
         rows = open_rows(path, spec.split or known.split, spec.config, known.files)
@@ -196,7 +199,7 @@ def _open(known: Format, spec: DataSpec) -> tuple[Rows, ImageFinder, str]:
     return rows, ImageFinder(root, boundary, spec.allow_absolute_paths, spec.allow_urls), split
 
 
-def _limit_warning(rows: Rows, spec: DataSpec, data: DataSet) -> tuple[str, ...]:
+def _limit_warning(rows: Rows | MemoryRows, spec: DataSpec, data: DataSet) -> tuple[str, ...]:
     if spec.limit is None or len(data.rows) < spec.limit:
         return ()
     total = rows.count()

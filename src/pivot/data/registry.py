@@ -18,6 +18,7 @@ from pivot.data.formats import (
     RowReader,
     boxed_content,
 )
+from pivot.data.memory import MEMORY
 from pivot.data.sources import SUFFIXES, split_of
 from pivot.errors import UserError, did_you_mean
 
@@ -114,6 +115,8 @@ def resolve(spec: DataSpec, known: Iterable[Format] = ()) -> tuple[Format, DataS
     for candidate in formats.values():
         if spec.name == candidate.hub_id or spec.name in candidate.copies:
             return candidate, spec
+    if spec.rows is not None:
+        return _custom(MEMORY, spec), spec
     if spec.path is None and _is_path(spec.name):
         spec = replace(spec, name=CUSTOM, path=spec.name)
     if spec.name == CUSTOM:

@@ -15,12 +15,16 @@ LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors", "numpy", "pil
 EXTRAS = {
     "lora": ("peft",),
     "quantized": ("bitsandbytes",),
-    "data": ("datasets",),
-    "loggers": ("tensorboard", "wandb"),
     "vllm": ("vllm",),
-    "verl": ("verl", "ray"),
+    "tensorboard": ("tensorboard",),
+    "wandb": ("wandb",),
+    "mlflow": ("mlflow",),
+    "swanlab": ("swanlab",),
+    "trackio": ("trackio",),
 }
-"""Extra -> the distributions it installs."""
+"""Extra of pyproject.toml -> the distributions it installs."""
+OTHER = {"verl": (("verl", "ray"), "an environment of its own: docs/cluster.md")}
+"""What no extra installs -> its distributions, and how to get it."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,7 @@ class Machine:
     libraries: dict[str, str | None]
     """Distribution -> version; None: not installed."""
     extras: dict[str, dict[str, str | None]]
+    other: dict[str, dict[str, str | None]]
     memory: Device
     gpus: list[Device]
 
@@ -61,6 +66,7 @@ def inspect_machine() -> Machine:
         cores=len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1,
         libraries={name: _version(name) for name in LIBRARIES},
         extras={extra: {name: _version(name) for name in names} for extra, names in EXTRAS.items()},
+        other={name: {part: _version(part) for part in parts} for name, (parts, _) in OTHER.items()},
         memory=_memory(),
         gpus=[_gpu(index) for index in range(torch.cuda.device_count())],
     )

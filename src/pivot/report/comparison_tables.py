@@ -120,10 +120,21 @@ class Subject:
         columns = [Column(benchmark) for benchmark in benchmarks]
         columns += [Column("Avg.")] if len(benchmarks) > 1 else []
         columns += [Column("Δ, %", best=None, form="+.2f")] if base else []
+        seeds = [score.num_seeds(benchmarks) for score in scores]
+        most = max(count or 0 for count in seeds)
         rows = [
             _row(score, benchmarks, base if base and i != gain_to else None) for i, score in enumerate(scores)
         ]
-        rows = [_fitted(row, len(columns), i == 1 and not rows[0].ranked) for i, row in enumerate(rows)]
+        # Of rows with fewer seeds than others none is marked: chance alone lifts the best of single runs.
+        rows = [
+            replace(_fitted(row, len(columns), i == 1 and scores[0].group is None), ranked=seeds[i] == most)
+            for i, row in enumerate(rows)
+        ]
+        columns.append(Column("Seeds", best=None, form="d"))
+        rows = [
+            replace(row, values=(*row.values, count), spreads=(*row.spreads, None))
+            for row, count in zip(rows, seeds, strict=True)
+        ]
         shown = [{b: score.evaluations[b] for b in benchmarks if b in score.evaluations} for score in scores]
         rows = [replace(row, note=note) for row, note in zip(rows, comparability_notes(shown), strict=True)]
         text = f"{caption}: {self.about}"
@@ -146,6 +157,12 @@ class Scores:
     def evaluations(self) -> dict[str, list[dict[str, Any]]]:
         """Benchmark -> the entries of scores.json."""
         return self.before if self.group is None else self.group.evaluations()
+
+    def num_seeds(self, benchmarks: Sequence[str]) -> int | None:
+        """Runs behind the row's least measured benchmark; None for the model before training."""
+        if self.group is None:
+            return None
+        return min((len(self.accuracies[b]) for b in benchmarks if b in self.accuracies), default=0)
 
 
 def _row(score: Scores, benchmarks: list[str], base: float | None) -> Row:

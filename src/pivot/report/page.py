@@ -19,6 +19,7 @@ from pivot.report.charts import Chart
 from pivot.report.svg import NUM_COLOURS, draw
 
 FOLDER = Path(__file__).parent
+FIGURES = " The figures are beside this page in <code>figures/</code>, as SVG and PDF."
 SUN = "M12 3a9 9 0 1 0 0 18 9 9 0 0 0 0-18zm0 2v14a7 7 0 0 1 0-14z"
 
 
@@ -33,6 +34,8 @@ class Page:
     links: list[tuple[str, str]] = field(default_factory=list)
     readouts: dict[str, Any] = field(default_factory=dict)
     groups: list[dict[str, Any]] = field(default_factory=list)
+    has_figures: bool = True
+    """Whether the charts are also written as files beside the page."""
 
     def add(self, anchor: str, title: str, inside: str, intro: str = "") -> None:
         """Add a section with its heading and a link in the navigation."""
@@ -69,8 +72,7 @@ class Page:
 <path d="{SUN}"/></svg></button></div></nav>
 <header class="top" id="top">{self.header}</header>
 <main>{"".join(self.parts)}</main>
-<footer>Written by <code>pivot {__version__}</code>. The figures are beside this page in <code>figures/</code>,
-as SVG and PDF.</footer>
+<footer>Written by <code>pivot {__version__}</code>.{FIGURES if self.has_figures else ""}</footer>
 {data_block("chart-data", self.readouts)}
 {data_block("group-data", self.groups)}
 <script>{script}</script></body></html>

@@ -28,7 +28,7 @@ def write_report(run_dir: Path | str, *, figures: bool = True) -> Path:
     some seconds.
     """
     run = read_run(run_dir)
-    page = Page(title=f"{run.name} · {run.method} · pivot", brand="pivot")
+    page = Page(title=f"{run.name} · {run.method} · pivot", brand="pivot", has_figures=figures)
     page.groups = select_groups(run)
     charts = [*_training(page, run), *_evaluation(page, run)]
     _token_map(page)

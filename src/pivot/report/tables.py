@@ -95,7 +95,7 @@ def to_latex(table: Table) -> str:
 
 
 def to_csv(table: Table) -> str:
-    """Full numbers without marks; standard deviations are in their own columns."""
+    """Numbers without marks, to six significant digits; standard deviations are in their own columns."""
     spread_at = [
         i for i in range(len(table.columns)) if any(_spread(row, i) is not None for row in table.rows)
     ]
@@ -115,6 +115,8 @@ def to_csv(table: Table) -> str:
 
 def _csv_cell(value: object) -> object:
     """Text that a spreadsheet would run as a formula gets a leading apostrophe; numbers stay numbers."""
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
     return (
         f"'{value}"
         if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r"))

@@ -28,6 +28,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 from matplotlib.patches import Rectangle
 
+from pivot.data.template import IMAGE_MARK
 from pivot.report.figures import STYLE, save
 from pivot.report.run import RunData, is_number, read_row_at, read_rows
 
@@ -117,7 +118,7 @@ def shrink(row: dict[str, Any], summary: GroupSummary) -> dict[str, Any]:
         "step": summary.step,
         "id": summary.prompt_id,
         "task": str(row.get("task") or ""),
-        "question": str(row.get("question", "")).replace("<image>", "").strip(),
+        "question": _with_marks(str(row.get("question", ""))),
         "answer": str(row.get("answer", "")),
         "images": _images(row.get("images")),
         "corrupted": _images(row.get("corrupted_images")),
@@ -206,6 +207,15 @@ def _images(listed: Any) -> list[str]:
 
 def _short(value: float) -> float:
     return float(f"{value:.4g}")
+
+
+def _with_marks(question: str) -> str:
+    """The question with its image marks in readable form, numbered if there are several."""
+    first, *parts = question.split(IMAGE_MARK)
+    for number, part in enumerate(parts, start=1):
+        mark = f"[image {number}]" if len(parts) > 1 else "[image]"
+        first += f"{mark} {part}" if part[:1].isalnum() else mark + part
+    return first.strip()
 
 
 def save_token_figures(groups: list[dict[str, Any]], folder: Path) -> list[Path]:

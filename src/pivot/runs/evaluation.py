@@ -10,6 +10,7 @@ from typing import Any
 from rich.table import Table
 
 from pivot.config import Config, DataConfig
+from pivot.data import MEMORY
 from pivot.data.sources import named_splits
 from pivot.engines.base import Engine
 from pivot.engines.local import LocalEngine
@@ -92,7 +93,8 @@ class Evaluation:
         """Whether a set is one file or a folder without splits, all of which is trained on."""
         data = self.config.data
         path = Path(data.path or name).expanduser()
-        return name in self.held_out or (path.exists() and not named_splits(path))
+        is_one = name == MEMORY or (path.exists() and not named_splits(path))
+        return name in self.held_out or is_one
 
     def _load(self, name: str, split: str, size: int | None, data: DataConfig) -> Prompts:
         """The prompts of a split; each note about missing or skipped rows is printed once."""
@@ -178,4 +180,7 @@ def _task(entry: dict[str, Any] | None, task: str) -> str:
 
 
 def _change(before: dict[str, Any] | None, after: dict[str, Any] | None) -> str:
-    return "-" if before is None or after is None else f"{after['accuracy'] - before['accuracy']:+.1%}"
+    """In percentage points, which are not percent of the first accuracy."""
+    if before is None or after is None:
+        return "-"
+    return f"{100 * (after['accuracy'] - before['accuracy']):+.1f} points"

@@ -7,7 +7,7 @@ import platform
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -24,7 +24,9 @@ from pivot.engines.base import ENGINES, Engine, OpenEngine
 from pivot.engines.local import LocalEngine
 from pivot.errors import UserError, nearest
 from pivot.evaluate.scoring import add_scores
+from pivot.jsonl import read_rows
 from pivot.runs.answers import AnswerWatch, answer_metrics
+from pivot.runs.callbacks import Callback, Callbacks
 from pivot.runs.card import write_card
 from pivot.runs.checkpoint import Boundary, Checkpoint, CheckpointStore, load_state, save_state
 from pivot.runs.evaluation import Evaluation
@@ -35,7 +37,7 @@ from pivot.runs.progress import Progress
 from pivot.runs.resuming import Accept, find_start
 from pivot.runs.rollout_records import rollout_records
 from pivot.runs.stopping import Stopped, Stopping, StopRequest
-from pivot.runs.trackers import Tracker, open_trackers
+from pivot.runs.trackers import SampleTracker, Tracker, open_trackers, samples_of
 from pivot.training import build
 from pivot.training.prompts import Prompts, drop_long_prompts, too_few, training_prompts
 from pivot.training.trainer import StepOutcome
@@ -48,10 +50,33 @@ class RunResult:
     folder: Path
     steps: int
     finished: bool
-    """False if it was stopped; `--resume` continues it."""
+    """False if it was stopped; `--resume` or `pivot.resume` continues it."""
+
+    @property
+    def model(self) -> Path:
+        """The newest checkpoint's model, an ordinary Hugging Face folder."""
+        return self.folder / "checkpoints" / f"step-{self.steps}" / "model"
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        """The rows of metrics.jsonl, one per step."""
+        return read_rows(self.folder / "metrics.jsonl")
 
 
-def train(config: Config, out: Path, *, engine: str = "local", quiet: bool = False) -> RunResult:
+@dataclass(frozen=True)
+class InProcess:
+    """What a caller in this process adds to a configuration: Python objects, which config.json cannot hold."""
+
+    rows: Sequence[Mapping[str, Any]] | None = None
+    """The training set, where `data.train` is `memory`."""
+    reward: Callable[..., Any] | Sequence[Callable[..., Any]] | None = None
+    """Reward functions, in the places of `memory:NAME` in `reward.functions`."""
+    callbacks: Sequence[Callback] = ()
+
+
+def train(
+    config: Config, out: Path, *, engine: str = "local", quiet: bool = False, inside: InProcess | None = None
+) -> RunResult:
     """Train from the beginning into a new folder.
 
     Example:
@@ -60,16 +85,19 @@ def train(config: Config, out: Path, *, engine: str = "local", quiet: bool = Fal
     open_engine = find_engine(engine)
     with RunFolder.create(out) as folder:
         folder.write_config(to_dict(config))
-        return Run(config, folder, engine=engine, quiet=quiet).go(open_engine)
+        return Run(config, folder, engine=engine, quiet=quiet, inside=inside).go(open_engine)
 
 
-def resume(out: Path, *, quiet: bool = False, accept: Accept | None = None) -> RunResult:
+def resume(
+    out: Path, *, quiet: bool = False, accept: Accept | None = None, inside: InProcess | None = None
+) -> RunResult:
     """Continue exactly where a run stopped."""
     with RunFolder.open(out) as folder:
         config = from_dict(folder.read_config())
         start = find_start(folder, config.checkpoint.every, accept or Accept())
         engine = folder.status().get("engine") or "local"
-        return Run(config, folder, engine=engine, start=start, quiet=quiet).go(find_engine(engine))
+        run = Run(config, folder, engine=engine, start=start, quiet=quiet, inside=inside)
+        return run.go(find_engine(engine))
 
 
 def find_engine(name: str) -> OpenEngine:
@@ -95,6 +123,7 @@ class Run:
         stopping: StopRequest | None = None,
         reason_of: Callable[[BaseException], str] | None = None,
         trackers: Callable[[], list[Tracker]] = list,
+        inside: InProcess | None = None,
     ) -> None:
         """Sets up the folder.
 
@@ -105,8 +134,11 @@ class Run:
             stopping: how the run is asked to stop; by default by signals.
             reason_of: an error in one sentence, for run.json.
             trackers: opens trackers besides those of the configuration.
+            inside: rows, reward function and callbacks of the calling process.
         """
         self.config, self.folder = config, folder
+        self._inside = inside or InProcess()
+        self._callbacks = Callbacks(self._inside.callbacks)
         self.store = CheckpointStore(folder.path, config.checkpoint.keep_last)
         self.start = start
         self.finished_steps = self.saved_step = start.step if start else 0
@@ -143,9 +175,11 @@ class Run:
                     finished = self._finish()
             except Stopped:
                 finished = False
+            result = RunResult(self.folder.path, self.finished_steps, finished)
+            self._callbacks.call("on_end", result)
         reason = None if finished else self.stopping.reason
         self.folder.update_status(status="finished" if finished else "stopped", reason=reason)
-        return RunResult(self.folder.path, self.finished_steps, finished)
+        return result
 
     @contextmanager
     def recording_failure(self) -> Iterator[None]:
@@ -163,13 +197,13 @@ class Run:
     @cached_property
     def prompts(self) -> Prompts:
         """The training set."""
-        return training_prompts(self.config)
+        return training_prompts(self.config, self._inside.rows)
 
     # Beginning ---------------------------------------------------------------------------------------------
 
     def _begin(self, open_engine: OpenEngine, stack: ExitStack) -> None:
         config, start = self.config, self.start
-        judge = build.build_judge(config)
+        judge = build.build_judge(config, self._inside.reward)
         stack.callback(judge.close)
         self.progress.say(summary_of(config))
         self.progress.say(f"loading {config.model.path} and {config.data.title}")
@@ -276,6 +310,7 @@ class Run:
         self.finished_steps = outcome.step
         for tracker in self.trackers:
             tracker.write(outcome.step, row)
+        self._callbacks.call("on_step", outcome.step, row)
         return row
 
     def _save_is_due(self, step: int) -> bool:
@@ -308,6 +343,8 @@ class Run:
         if self.validation and (step % config.eval.every == 0 or step == config.train.steps):
             row |= self.evaluation.validate(self.validation)
             self.scores[step] = row["eval/accuracy"]
+            scores = {key.removeprefix("eval/"): row[key] for key in row if key.startswith("eval/")}
+            self._callbacks.call("on_eval", step, {"name": "validation", **scores})
         return row
 
     def _budgets(self, step: int) -> dict[str, int]:
@@ -335,8 +372,16 @@ class Run:
                 f"step {step}: no group has both right and wrong responses{rule}; the weights stay the same"
             )
         if log.rollouts_per_step and (step % log.rollouts_every == 0 or step in (1, self.config.train.steps)):
-            self.folder.append_rollouts(rollout_records(outcome, self.trainer.engine, log.rollouts_per_step))
+            records = rollout_records(outcome, self.trainer.engine, log.rollouts_per_step)
+            self.folder.append_rollouts(records)
+            self._show_samples(step, records)
         self.folder.append_metrics(row)
+
+    def _show_samples(self, step: int, records: list[dict[str, Any]]) -> None:
+        shown = [tracker for tracker in self.trackers if isinstance(tracker, SampleTracker)]
+        samples = samples_of(records) if shown else []
+        for tracker in shown if samples else []:
+            tracker.write_samples(step, samples)
 
     def _save(self, boundary: Boundary | None = None) -> None:
         trainer, step = self.trainer, self.trainer.finished_steps
@@ -347,9 +392,10 @@ class Run:
             save_state(trainer, folder, boundary)
             origin.write(folder)
 
-        self.store.save(step, write, score=self.scores.get(step))
+        saved = self.store.save(step, write, score=self.scores.get(step))
         self.saved_step, self._saved_at = step, time.monotonic()
         self.folder.update_status(saved_step=step)
+        self._callbacks.call("on_checkpoint", step, saved.path)
 
     # The end -----------------------------------------------------------------------------------------------
 
@@ -367,7 +413,10 @@ class Run:
 
     def _measure(self, when: str) -> None:
         if self.sets:
-            add_scores(self.folder.path / "eval" / "scores.json", self.evaluation.table(self.sets, when))
+            entries = self.evaluation.table(self.sets, when)
+            add_scores(self.folder.path / "eval" / "scores.json", entries)
+            for entry in entries:
+                self._callbacks.call("on_eval", self.finished_steps, entry)
 
 
 def summary_of(config: Config) -> str:

@@ -7,12 +7,13 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from pivot.config import Config, DataConfig
 from pivot.config.datasets import PROCEDURAL, data_spec, is_procedural, load_set
-from pivot.data import DataSet, resolve
+from pivot.data import MEMORY, DataSet, resolve
 from pivot.data.sources import named_splits
 from pivot.data.template import PromptStyle
 from pivot.errors import UserError
@@ -44,9 +45,19 @@ class Prompts:
         return replace(self, by_id=kept, notes=(*self.notes, note), sets=sets)
 
 
-def load_prompts(name: str, split: str | None, size: int | None, data: DataConfig) -> Prompts:
-    """The prompts of one split; `notes` names the rows that cannot be used."""
-    found = load_set(name, data, split, size)
+Rows = Sequence[Mapping[str, Any]]
+
+
+def load_prompts(
+    name: str, split: str | None, size: int | None, data: DataConfig, rows: Rows | None = None
+) -> Prompts:
+    """The prompts of one split, or of `rows` in memory; `notes` names the rows that cannot be used."""
+    if name == MEMORY and rows is None:
+        raise UserError(
+            "this run trains on rows in memory, which its folder does not hold: continue it from Python with "
+            "pivot.resume(RUN, data=ROWS)"
+        )
+    found = load_set(name, data, split, size, rows=rows)
     if is_procedural(name):
         return Prompts(f"{name}-{found.split}", {prompt.id: prompt for prompt in found.prompts})
     if not found.prompts:
@@ -78,14 +89,18 @@ def styled(prompts: Prompts, style: PromptStyle) -> Prompts:
     return replace(prompts, by_id={name: style.apply(prompt) for name, prompt in prompts.by_id.items()})
 
 
-def training_prompts(config: Config) -> Prompts:
-    """The training sets with their held-out rows apart; an error if they cannot fill a step."""
+def training_prompts(config: Config, rows: Rows | None = None) -> Prompts:
+    """The training sets with their held-out rows apart; an error if they cannot fill a step.
+
+    `rows` are those of the set `memory`.
+    """
     data, merged = config.data, Prompts("", {})
     held_out: dict[str, list[Prompt]] = {}
     sets: dict[str, list[str]] = {}
     names: list[str] = []
     for name in data.sets:
-        found = _unlike(load_prompts(name, data.split or "train", data.size, data), names)
+        own = rows if name == MEMORY else None
+        found = _unlike(load_prompts(name, data.split or "train", data.size, data, own), names)
         found = styled(found, config.prompt.style)
         names.append(found.name)
         if _wants_holdout(config) and not has_validation(name, data):
@@ -130,8 +145,8 @@ def _wants_holdout(config: Config) -> bool:
 
 def has_validation(name: str, data: DataConfig) -> bool:
     """Whether a set has a validation split of its own."""
-    if is_procedural(name):
-        return True
+    if name == MEMORY or is_procedural(name):
+        return name != MEMORY
     known, spec = resolve(data_spec(name, data))
     if spec.path is not None:
         return data.validation_split in named_splits(Path(spec.path).expanduser())
@@ -194,10 +209,11 @@ def expert_demonstrations(
     known = {name: text for name, text in texts.items() if name in prompts}
     if not known:
         raise UserError(f"none of the {len(texts)} ids in data.experts is a prompt of {config.data.title}")
-    return {name: _tokenize(text, encoder) for name, text in known.items()}
+    return {name: tokenize_response(text, encoder) for name, text in known.items()}
 
 
-def _tokenize(text: str, encoder: PromptEncoder) -> torch.Tensor:
+def tokenize_response(text: str, encoder: PromptEncoder) -> torch.Tensor:
+    """Token ids of a response with the end of turn; text never becomes a control token."""
     tokenizer = encoder.tokenizer
     ids: Sequence[int] = tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
     return torch.tensor([*ids, tokenizer.eos_token_id])

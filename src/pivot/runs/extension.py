@@ -1,0 +1,89 @@
+"""More steps for a run, and the check that the options of a resumed run agree with it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pivot.checkpoint_reader import read_config
+from pivot.config import Config, from_dict, overlay
+from pivot.config.describe import spell
+from pivot.config.schema import all_fields
+from pivot.durable import write_json
+from pivot.errors import UserError
+from pivot.runs.folder import RunFolder, has_progress, holds_run
+
+STEPS = "train.steps"
+
+
+def stored_config(out: Path) -> Config:
+    """The configuration in a run's folder."""
+    if not holds_run(out) and not has_progress(out):
+        raise UserError(f"{out} holds no run: there is no config.json in it.")
+    return from_dict(read_config(out)[0])
+
+
+def differences(stored: Config, asked: Config) -> dict[str, tuple[str, str]]:
+    """Setting -> the run's value and the asked one, where they differ."""
+    run = {info.path: info.value for info in all_fields(stored)}
+    new = {info.path: info.value for info in all_fields(asked)}
+    return {
+        path: (spell(run.get(path)), spell(value))
+        for path, value in new.items()
+        if path != "method.summary" and run.get(path) != value
+    }
+
+
+def check_agrees(out: Path, stored: Config, asked: Config) -> None:
+    """Raise a UserError that names each setting, other than the number of steps, that contradicts the run's."""
+    differing = differences(stored, asked)
+    differing.pop(STEPS, None)
+    if "method.name" in differing:  # its settings differ too, which says nothing more
+        differing = {path: pair for path, pair in differing.items() if not path.startswith("method.")} | {
+            "method": differing["method.name"]
+        }
+    if differing:
+        named = "; ".join(f"{path} is {run} in the run, {new} here" for path, (run, new) in differing.items())
+        raise UserError(
+            f"{out} cannot be resumed with other settings ({named}): leave them out, or start a new run with --out"
+        )
+
+
+def extend(out: Path, steps: int) -> Config:
+    """Give a stopped or finished run a new number of steps; its configuration is returned.
+
+    The status changes first and config.json last: whenever this is interrupted, the run can be resumed. The scores
+    measured after training keep their numbers under the name of the step that they belong to.
+    """
+    with RunFolder.open(out) as folder:
+        config = stored_config(out)
+        extended = overlay(config, {"train": {"steps": steps}})
+        if extended.train.steps == config.train.steps:
+            return config
+        taken = max((row["step"] for row in folder.read_metrics()), default=0)
+        if extended.train.steps < max(taken, 1):
+            raise UserError(
+                f"{out} has taken {taken} of its {config.train.steps} steps, so it cannot end after {steps}"
+            )
+        folder.update_status(status="stopped", reason=f"extended from {config.train.steps} to {steps} steps")
+        _rename_after(out / "eval" / "scores.json", f"step-{config.train.steps}")
+        folder.extend(extended.train.steps)
+    return extended
+
+
+def _rename_after(path: Path, when: str) -> None:
+    """Scores of `after` training are those of a step in the middle now."""
+    if not path.exists():
+        return
+    scores: dict[str, Any] = json.loads(path.read_bytes())
+    entries = [_renamed(entry, when) for entry in scores["evaluations"]]
+    if entries != scores["evaluations"]:
+        # Of two entries for one step, e.g. one of `pivot eval`, the later one counts.
+        unique = {(e["name"], e.get("when"), bool(e.get("blank"))): e for e in entries}
+        write_json(path, {**scores, "evaluations": list(unique.values())})
+
+
+def _renamed(entry: Mapping[str, Any], when: str) -> dict[str, Any]:
+    return {**entry, "when": when} if entry.get("when") == "after" else dict(entry)

@@ -10,10 +10,9 @@ from typing import Any
 from pivot import recipes
 from pivot.cli import eval as eval_command
 from pivot.config import Config, load_file, overlay, to_dict, validate
-from pivot.config.nearest import nearest
 from pivot.data import DataSpec, load
 from pivot.data.memory import MEMORY, as_rows
-from pivot.errors import UserError
+from pivot.errors import UserError, nearest
 from pivot.evaluate.sets import EvaluationSet
 from pivot.evaluate.target import leased_target
 from pivot.rewards.judge import MEMORY as FUNCTION
@@ -37,6 +36,7 @@ def train(
     data: str | Path | Iterable[Mapping[str, Any]] | None = None,
     reward: Reward | None = None,
     callbacks: Sequence[Callback] = (),
+    engine: str = "local",
     quiet: bool = False,
 ) -> RunResult:
     """See `pivot.train`."""
@@ -51,7 +51,8 @@ def train(
         config = _with_functions(config, reward)
     if out is None:
         out = Path("runs") / f"{config.recipe}-{config.method.name}-{config.train.seed}"
-    return runs.train(config, Path(out), quiet=quiet, inside=InProcess(rows, reward, callbacks))
+    inside = InProcess(rows, reward, callbacks)
+    return runs.train(config, Path(out), engine=engine, quiet=quiet, inside=inside)
 
 
 def resume(

@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 from pivot.config import Config
-from pivot.data import MEMORY
 from pivot.engines.base import Engine
 from pivot.errors import UserError
 from pivot.experience import ExperienceBuffer, ReplayGate

@@ -32,7 +32,10 @@ LEARNING = (
     "data.size=64",
     "train.lr=4e-4",
     "eval.every=6",
-    "data.validation_size=16",
+    "eval.samples=2",
+    "eval.final_prompts=4",
+    "eval.final_samples=2",
+    "eval.blank=false",
 )
 
 
@@ -53,7 +56,7 @@ def test_accuracy_rises_as_with_the_native_sampler_and_no_update_leaves_a_mismat
     found = {}
     for sampler in ("vllm", "native"):
         loaded.clear()
-        config = small_config(method, *LEARNING, f"sampling.engine={sampler}", "eval.final_prompts=8")
+        config = small_config(method, *LEARNING, f"sampling.engine={sampler}")
         train(config, tmp_path / sampler)
         assert len(loaded) == 1, "training and evaluation share one model"
         found[sampler] = rows(tmp_path / sampler)

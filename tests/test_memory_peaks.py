@@ -3,8 +3,8 @@
 import dataclasses
 
 import pytest
-from benchmarks import memory
 
+from benchmarks import memory
 from pivot import recipes
 from pivot.config import apply_settings
 from pivot.doctor import find_architecture

@@ -104,6 +104,14 @@ def test_a_step_that_takes_too_long_is_abandoned(server, small_config, whole, tm
     assert repeatable_rows(run) == repeatable_rows(whole)
 
 
+@pytest.mark.parametrize(("minutes", "saved"), [("0.00001", ["step-2", "step-3"]), ("30", ["step-3"])])
+def test_long_steps_are_saved_before_too_much_is_at_stake(server, small_config, tmp_path, minutes, saved):
+    run = tmp_path / "run"
+    config = small_config("pivot", *SETTINGS, "checkpoint.every=100", f"checkpoint.minutes={minutes}")
+    assert server.train(config, run).code == 0
+    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == saved
+
+
 def test_before_the_first_step_there_is_nothing_to_finish(server, small_config, tmp_path):
     run = tmp_path / "run"
     config = small_config("pivot", *SETTINGS, "data.size=512")

@@ -108,11 +108,12 @@ class Stopping:
         self.signal = signal.Signals(number)
         if not self.stepping:
             raise Stopped
-        signal.setitimer(signal.ITIMER_REAL, self.patience)
         left = self._seconds_left()
         if left is not None and left > (QUICK_SECONDS if self._patience is None else self._patience):
+            signal.setitimer(signal.ITIMER_REAL, max(SLOWEST_SECONDS, self.patience))  # for saving
             _say(f"{self.signal.name}: this step needs {left:.0f} s more; saving the one before it")
             raise Stopped
+        signal.setitimer(signal.ITIMER_REAL, self.patience)
         _say(f"{self.signal.name}: finishing this step, then saving (Ctrl-C to quit at once)")
 
     def _abandon(self, _: int, __: FrameType | None) -> None:
@@ -120,7 +121,8 @@ class Stopping:
             os._exit(STOPPED)  # closing takes too long
         self.abandoned = True
         can_save = self._seconds_left() is not None
-        signal.setitimer(signal.ITIMER_REAL, max(LAST_SECONDS, self.patience) if can_save else LAST_SECONDS)
+        seconds = max(SLOWEST_SECONDS, self.patience) if can_save else LAST_SECONDS
+        signal.setitimer(signal.ITIMER_REAL, seconds)
         raise Stopped
 
 

@@ -15,17 +15,18 @@ from pivot.models.family import find_family
 def quantize_projections(model: Any, device: torch.device) -> None:
     """Replace every linear layer that gets an adapter by its NF4 form, one after the other, in place."""
     try:
-        import bitsandbytes
+        import bitsandbytes as bnb
+
+        nn: Any = bnb.nn  # its annotations are incomplete
     except ImportError as cause:
         raise UserError(
             "model.quantize needs bitsandbytes; install it with: pip install 'pivot-rl[quantized]'"
         ) from cause
-    bnb: Any = bitsandbytes  # its types do not follow its code
     targets = re.compile(find_family(model.config.model_type).adapter_targets())
     for name, module in list(model.named_modules()):
         if targets.fullmatch(name) and isinstance(module, torch.nn.Linear):
-            weight = bnb.nn.Params4bit(module.weight.data, requires_grad=False, quant_type="nf4")
-            narrow = bnb.nn.Linear4bit(
+            weight = nn.Params4bit(module.weight.data, requires_grad=False, quant_type="nf4")
+            narrow = nn.Linear4bit(
                 module.in_features,
                 module.out_features,
                 bias=module.bias is not None,

@@ -124,7 +124,7 @@ setup-verl:
 	@$(VERL)/bin/python -m pip install $(QUIET) --no-deps --editable .
 
 test-verl: $(VERL)/.ready
-	OMP_NUM_THREADS=1 $(VERL)/bin/python -m pytest tests/verl tests/faults/test_engines.py
+	OMP_NUM_THREADS=1 $(VERL)/bin/python -m pytest tests/verl
 
 TRACKERS := .venv-trackers
 $(TRACKERS)/.ready: pyproject.toml

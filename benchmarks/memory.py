@@ -165,9 +165,9 @@ class FakeUpdate:
             # Prompts of different lengths have attention masks of their own.
             ids = torch.randint(5, 1000, (shape.prompt_tokens - number,))
             ids[: rows * columns // 4] = family.image_token_id
-            pixels = self.fake(torch.empty(rows * columns, 3 * 2 * 14 * 14, device="meta"))
+            values = self.fake(torch.empty(rows * columns, 3, 1, 14 * 14, dtype=torch.uint8, device="meta"))
             prompt = Prompt(id=str(number), question="", answer="")
-            image = EncodedImage(pixels, (1, rows, columns))
+            image = EncodedImage(values, (1, rows, columns), family)
             positions = torch.arange(len(ids)).expand(3, -1)
             responses = [torch.randint(5, 1000, (shape.response_tokens,)) for _ in range(shape.responses)]
             units.append(

@@ -16,6 +16,8 @@ SMALL = ["train.steps=1", "train.prompts_per_step=2", "train.minibatch_prompts=2
          "rollout.max_tokens=24", "rollout.max_tries=1", "rollout.max_prompt_tokens=400", "eval.every=0",
          "eval.final_prompts=0", "method.warmup_share=0", "method.dynamic_sampling=false"]  # fmt: skip
 
+pytestmark = pytest.mark.xdist_group("escapes")  # the commands follow one another
+
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):

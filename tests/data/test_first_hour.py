@@ -61,19 +61,19 @@ def test_rows_of_every_format_are_shown_and_trained_on(
 @pytest.mark.parametrize("layout", ["tree", "repeated"])
 def test_a_step_on_pictures_and_text_together(tmp_path: Path, layout: str) -> None:
     """Rows of text have no visual support: c = 0 and V = 0 exactly; rows with pictures have some."""
-    from pivot.rewards.judge import FunctionJudge
     from pivot.runs.progress import Progress
-    from pivot.training.build import build_trainer
+    from pivot.training.build import build_judge, build_trainer
     from pivot.types import Anchor
 
     config = small(
         f"data.train={easyr1(tmp_path)}", "data.holdout=0", "train.prompts_per_step=20", f"train.layout={layout}",
         "method.dynamic_sampling=false", "method.replay_share=0",
+        f"reward.functions={Path(__file__).with_name('first_hour_rewards.py')}:by_length",
     )  # fmt: skip
     prompts = training_prompts(config)
     engine = LocalEngine.open(config, None)
     with Progress(1, quiet=True) as progress:
-        judge = FunctionJudge("first_hour_rewards:by_length", 60.0, "pivot")
+        judge = build_judge(config)
         trainer = build_trainer(config, engine, prompts.by_id, judge, progress.clock)
         outcome = trainer.step()
         judge.close()
@@ -197,7 +197,7 @@ def test_the_papers_epochs_are_its_steps(tmp_path: Path, num_prompts: int, epoch
 
     config = apply_settings(recipes.get("geo3k-3b"), [f"train.epochs={epochs}"])
     with RunFolder.create(tmp_path / "run") as folder:
-        run = run_module.Run(config, folder, quiet=True)
+        run = run_module.Run(config, folder, engine="local", quiet=True)
         assert run._with_steps(num_prompts).train.steps == steps
 
 

@@ -78,8 +78,8 @@ def test_a_run_that_meets_every_fault_ends_as_if_it_had_met_none(
 ):
     engine, run, config = Engine(server, name), tmp_path / "run", small_config("pivot", *SETTINGS)
     run.mkdir()
-    (run / "checkpoints").symlink_to("/proc/1")  # nobody may write there, root or not
-    one_sentence(engine.train(config, run), f"cannot write {run}/checkpoints/step-1")
+    (run / "checkpoints").symlink_to("/proc/1/nowhere")  # nobody may write there, root or not
+    one_sentence(engine.train(config, run), f"cannot write {run}/checkpoints")
     assert status(run) == "failed"
     (run / "checkpoints").unlink()
     one_sentence(engine.resume(run, "raises"), "fault_rewards:as_ordered raised RuntimeError: as ordered")

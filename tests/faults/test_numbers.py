@@ -72,7 +72,8 @@ def test_one_bad_update_is_skipped_counted_and_named(tmp_path, small_config, mon
 def test_only_the_micro_batch_with_the_bad_loss_is_named(tmp_path, small_config, monkeypatch):
     monkeypatch.setattr(local, "objective", Poison([1], "loss"))
     config = small_config("dapo", *EVERY_STEP_UPDATES, "train.steps=1", "train.micro_batch_tokens=500")
-    train(config, tmp_path / "run", quiet=True)
+    with pytest.raises(UserError, match="the run has trained nothing: all of its 1 updates were skipped"):
+        train(config, tmp_path / "run", quiet=True)
     (dumped,) = read_rows(tmp_path / "run" / "nonfinite.jsonl")
     assert len(dumped["prompts"]) < 3
 

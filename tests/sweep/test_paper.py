@@ -203,7 +203,7 @@ def test_a_plan_runs_at_toy_scale(path, shared_out, commands, capsys):
         rows = list(csv.DictReader((results / f"{plan.name}.csv").open()))
         assert [row["Method"] for row in rows] == ["DAPO", "VPPO", "PIVOT"]
         dapo, pivot = float(rows[0]["s / step"]), float(rows[2]["s / step"])
-        assert float(rows[2]["Δ, %"]) == pytest.approx(100 * (pivot / dapo - 1))
+        assert float(rows[2]["Δ, %"]) == pytest.approx(100 * (pivot / dapo - 1), abs=1e-2)
         assert [bool(row["Buffer RAM, MB"]) for row in rows] == [False, False, True]
     if "dynamics" in plan.render:
         assert {p.name for p in results.glob("figures/*.svg")} == {

@@ -101,7 +101,8 @@ def _load(name: str, options: SetOptions) -> EvaluationSet:
     if options.limit is not None and options.limit < 1:
         raise UserError(f"--limit is {options.limit}; it must be at least 1 (leave it out to take all rows).")
     if CODE.fullmatch(name):
-        name = benchmarks.register(name).name
+        path, name = options.paths.get(name), benchmarks.register(name).name
+        options = options if path is None else replace(options, paths={**options.paths, name: path})
     # Decoding every image now takes seconds; a broken one in the middle would stop the evaluation.
     data = read_set(name, replace(options, data=replace(options.data, check_images="full")))
     if is_procedural(name):

@@ -52,7 +52,7 @@ def frame_of(tokenizer: Any, conversations: Sequence[Messages], content: str) ->
     problem = next(
         (reply["problem"] for reply in replies if "problem" in reply), "it does not print the user's text"
     )
-    raise UserError(f"the model's chat template cannot be used: {problem}")
+    raise UserError(f"the model's chat template cannot be used: {problem.rstrip('.')}; correct the template")
 
 
 def _render_and_exit(tokenizer: Any, conversations: Sequence[Messages], sender: int) -> None:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import jinja2
 import torch
 from safetensors import SafetensorError
 from transformers import (
@@ -106,15 +105,7 @@ def load_tokenizer_only(folder: Path, options: ModelOptions | None = None) -> Po
 def _assemble(model: Any, tokenizer: Any, processor: Any, options: ModelOptions) -> Policy:
     family = find_family(model.config.model_type)
     family.limit_images(processor, options.min_pixels, options.max_pixels)
-    try:
-        encoder = PromptEncoder(family(model, tokenizer, processor))
-    except (ValueError, jinja2.TemplateError) as cause:
-        reason = "it has none" if tokenizer.chat_template is None else str(cause).strip().splitlines()[0]
-        raise UserError(
-            f"the chat template of {tokenizer.name_or_path} cannot be used ({reason}); put the model's "
-            "chat_template.jinja into its folder"
-        ) from cause
-    return Policy(model, tokenizer, encoder)
+    return Policy(model, tokenizer, PromptEncoder(family(model, tokenizer, processor)))
 
 
 def _image_processor(config: PretrainedConfig, path: str) -> Any:

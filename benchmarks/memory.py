@@ -145,10 +145,21 @@ class FakeUpdate:
         rows = tree_rows(units)
         shared = rows.shared_prefix
         assert shared is not None
-        segments = (Segment(*map(self.fake, vars(segment).values())) for segment in shared.segments)
+        segments = (
+            Segment(
+                self.fake(segment.response_BT),
+                self.fake(segment.prompt_B),
+                self.fake(segment.prompt_lengths_B),
+                segment.longest_prompt,
+            )
+            for segment in shared.segments
+        )
         fake = {name: self.fake(value) for name, value in vars(rows).items() if isinstance(value, Tensor)}
         prefix = SharedPrefix(
-            self.fake(shared.prompt_PL), tuple(segments), self.fake(shared.result_M), self.fake(shared.causal)
+            self.fake(shared.prompt_PL),
+            tuple(segments),
+            self.fake(shared.result_M),
+            self.fake(shared.seen_from_M3),
         )
         return dataclasses.replace(rows, **fake, shared_prefix=prefix)
 

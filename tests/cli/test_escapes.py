@@ -16,8 +16,6 @@ SMALL = ["train.steps=1", "train.prompts_per_step=2", "train.minibatch_prompts=2
          "rollout.max_tokens=24", "rollout.max_tries=1", "rollout.max_prompt_tokens=400", "eval.every=0",
          "eval.final_prompts=0", "method.warmup_share=0", "method.dynamic_sampling=false"]  # fmt: skip
 
-pytestmark = pytest.mark.xdist_group("escapes")  # the commands follow one another
-
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
@@ -71,13 +69,24 @@ def commands(world) -> dict[str, list[str]]:
     }
 
 
-@pytest.mark.parametrize("name", ["train", "again", "report", "buffer", "compare", "eval", "doctor", "data"])
-def test_a_command_shows_escapes_and_markup_as_text(world, capsys, name):
-    assert main(commands(world)[name]) == 0
-    said = capsys.readouterr()
-    both = said.out + said.err
-    assert not {"\x1b", "\x9b", "\u202e"} & set(both)
-    assert SHOWN in "".join(both.split())
+def check_figures(world) -> None:
+    """An XML parser refuses control characters; `$` would be read as mathematics."""
+    figures = sorted((world["folder"] / f"compared{HOSTILE}").rglob("*.svg"))
+    figures += sorted((world["run"] / "figures").glob("*.svg"))
+    assert len(figures) > 3
+    for path in figures:
+        ElementTree.fromstring(path.read_bytes())
+
+
+def test_every_command_shows_escapes_and_markup_as_text(world, capsys):
+    """One after the other: they look at the run that the first one makes."""
+    for name, words in commands(world).items():
+        assert main(words) == 0, name
+        said = capsys.readouterr()
+        both = said.out + said.err
+        assert not {"\x1b", "\x9b", "\u202e"} & set(both), name
+        assert SHOWN in "".join(both.split()), name
+    check_figures(world)
 
 
 @pytest.mark.parametrize(
@@ -130,12 +139,3 @@ def test_unknown_options_are_quoted_without_escapes(capsys):
     with pytest.raises(SystemExit):
         main(["train", f"--{HOSTILE}"])
     assert "\x1b" not in capsys.readouterr().err
-
-
-def test_the_figures_of_a_hostile_run_are_well_formed(world):
-    """An XML parser refuses control characters; `$` would be read as mathematics."""
-    figures = sorted((world["folder"] / f"compared{HOSTILE}").rglob("*.svg"))
-    figures += sorted((world["run"] / "figures").glob("*.svg"))
-    assert len(figures) > 3
-    for path in figures:
-        ElementTree.fromstring(path.read_bytes())

@@ -9,7 +9,7 @@ from chat_rows import FORMATS, easyr1, rows, table, trl_messages, verl
 
 from pivot import recipes
 from pivot.cli import main
-from pivot.config import apply_settings
+from pivot.config import apply_settings, to_dict
 from pivot.config.methods import settings_for
 from pivot.engines.local import LocalEngine
 from pivot.errors import UserError
@@ -197,6 +197,7 @@ def test_the_papers_epochs_are_its_steps(tmp_path: Path, num_prompts: int, epoch
 
     config = apply_settings(recipes.get("geo3k-3b"), [f"train.epochs={epochs}"])
     with RunFolder.create(tmp_path / "run") as folder:
+        folder.write_config(to_dict(config))
         run = run_module.Run(config, folder, engine="local", quiet=True)
         assert run._with_steps(num_prompts).train.steps == steps
 

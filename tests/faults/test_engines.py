@@ -1,6 +1,7 @@
 """The same faults for every engine: one run that meets them all, one after the other, and still ends well.
 
-`local` runs with `make test`; `verl` in its own environment: `.venv-verl/bin/python -m pytest tests/faults/test_engines.py -k verl`.
+`local` runs with `make test`; `verl` in its own environment:
+`.venv-verl/bin/python -m pytest tests/faults/test_engines.py -k verl`.
 """
 
 import importlib.util

@@ -31,6 +31,13 @@ def test_markdown_by_hand():
     )
 
 
+def test_thousands_are_separated_and_ranked():
+    rows = tuple(Row(name, (number,)) for name, number in (("a", 1022), ("b", 999)))
+    table = Table("answers", "Answers", "Answer", (Column("Responses", form=",d"),), rows)
+    assert "| a | **1,022** |" in to_markdown(table)
+    assert "1,022" in to_html(table)
+
+
 def test_latex_by_hand():
     text = to_latex(TABLE)
     assert r"\textbf{Method} & \textbf{Geo3K} & \textbf{s / step} & \textbf{$\Delta$, \%} \\" in text

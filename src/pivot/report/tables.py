@@ -174,7 +174,7 @@ def _places(table: Table, index: int) -> list[int]:
     """
     column = table.columns[index]
     printed = [
-        float(format(row.values[index], column.form))
+        float(format(row.values[index], column.form).replace(",", ""))
         if row.ranked and _is_ranked(row.values[index])
         else None
         for row in table.rows

@@ -16,8 +16,8 @@ from pivot.config import Config
 from pivot.engines.base import ScoreRequest
 from pivot.engines.packing import Packing
 from pivot.engines.scoring import Scorer, response_means
-from pivot.evaluate import attention
-from pivot.evaluate.sampling import GradedPrompt, evaluation_request, graded_samples
+from pivot.evaluation import attention
+from pivot.evaluation.sampling import GradedPrompt, evaluation_request, graded_samples
 from pivot.method import visual_support
 from pivot.models.corruption import Corruption, Corruptor
 from pivot.models.policy import Policy

@@ -27,10 +27,10 @@ from pivot.config import Config
 from pivot.durable import write_bytes
 from pivot.engines.local import LocalEngine, load_model
 from pivot.errors import UserError
-from pivot.evaluate.sampling import evaluation_request
-from pivot.evaluate.scoring import add_scores, as_graded
-from pivot.evaluate.scoring import summarise as summarise_entry
-from pivot.evaluate.settings import recorded
+from pivot.evaluation.sampling import evaluation_request
+from pivot.evaluation.scoring import add_scores, as_graded
+from pivot.evaluation.scoring import summarise as summarise_entry
+from pivot.evaluation.settings import recorded
 from pivot.jsonl import read_rows
 from pivot.models.loading import resolve_model
 from pivot.models.policy import Policy

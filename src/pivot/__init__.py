@@ -17,10 +17,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-# The package of this name is imported before the function below takes its place as an attribute; from then on Python
-# finds it in sys.modules: `from pivot.evaluate import ...` works as ever.
-import pivot.evaluate as _evaluate_package  # noqa: F401
-
 if TYPE_CHECKING:
     from pivot import recipes
     from pivot.config import Config

@@ -13,8 +13,8 @@ from pivot.config import Config, load_file, overlay, to_dict, validate
 from pivot.data import DataSpec, load
 from pivot.data.memory import MEMORY, as_rows
 from pivot.errors import UserError, nearest
-from pivot.evaluate.sets import EvaluationSet
-from pivot.evaluate.target import leased_target
+from pivot.evaluation.sets import EvaluationSet
+from pivot.evaluation.target import leased_target
 from pivot.rewards.judge import MEMORY as FUNCTION
 from pivot.rewards.judge import name_of
 from pivot.runs import extension

@@ -20,7 +20,7 @@ from pivot.engines.base import ScoreRequest
 from pivot.engines.scoring import Scorer, response_means
 from pivot.engines.settings import corruption_of, logprob_temperature, packing_of
 from pivot.errors import UserError
-from pivot.evaluate.target import GivenOptions, Target, choose_conditions, find_target
+from pivot.evaluation.target import GivenOptions, Target, choose_conditions, find_target
 from pivot.method import PRESETS, Batch, Method, VisualAllocation
 from pivot.models.corruption import CORRUPTIONS, Corruptor
 from pivot.models.loading import ModelOptions, load_policy

@@ -198,9 +198,9 @@ def test_the_module_is_light_listed_and_documented():
 
 
 def test_the_package_behind_evaluate_stays_importable():
-    from pivot.evaluate import benchmarks
-    from pivot.evaluate.runner import Evaluator
+    from pivot.evaluation import benchmarks
+    from pivot.evaluation.runner import Evaluator
 
     assert callable(pivot.evaluate)
     assert benchmarks.GROUPS
-    assert Evaluator.__module__ == "pivot.evaluate.runner"
+    assert Evaluator.__module__ == "pivot.evaluation.runner"

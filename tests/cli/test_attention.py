@@ -5,7 +5,7 @@ import pytest
 from pivot import recipes
 from pivot.cli import main
 from pivot.config import apply_settings, to_dict
-from pivot.evaluate.sets import SetOptions, read_set
+from pivot.evaluation.sets import SetOptions, read_set
 from pivot.models.loading import load_policy, save_policy
 
 

@@ -16,7 +16,7 @@ import pivot
 from pivot.cli.options import resolve
 from pivot.config import Config, apply_settings, from_dict, to_dict
 from pivot.errors import UserError
-from pivot.evaluate.target import Target
+from pivot.evaluation.target import Target
 from pivot.method import PRESETS, EntropyPenalty, Method, ReferenceKL
 
 MODULE = '''

@@ -18,7 +18,7 @@ from transformers import (
 from pivot import tiny
 from pivot.doctor import find_architecture
 from pivot.errors import UserError
-from pivot.evaluate.attention import measure
+from pivot.evaluation.attention import measure
 from pivot.models.corruption import Corruption, Corruptor
 from pivot.models.loading import ModelOptions, file_limits, load_policy, save_policy
 from pivot.models.rows import PromptWithResponses

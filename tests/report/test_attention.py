@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 
 from pivot.errors import UserError
-from pivot.evaluate.attention import ImageAttention
+from pivot.evaluation.attention import ImageAttention
 from pivot.report.attention import AttentionStudy, write_attention
 
 

@@ -9,10 +9,10 @@ from PIL import Image
 from pivot import recipes
 from pivot.config import apply_settings
 from pivot.engines.local import LocalEngine
-from pivot.evaluate.runner import identity
-from pivot.evaluate.sampling import evaluation_request
-from pivot.evaluate.settings import EvaluationSettings
-from pivot.evaluate.target import find_target
+from pivot.evaluation.runner import identity
+from pivot.evaluation.sampling import evaluation_request
+from pivot.evaluation.settings import EvaluationSettings
+from pivot.evaluation.target import find_target
 from pivot.rewards.judge import VerifierJudge
 from pivot.runs.evaluation import Evaluation, before_after_table, settings_of
 from pivot.runs.progress import Progress

@@ -12,7 +12,7 @@ import pytest
 from pivot.checkpoint_reader import lease
 from pivot.durable import remove_unfinished
 from pivot.errors import UserError
-from pivot.evaluate.scoring import add_scores, read_scores
+from pivot.evaluation.scoring import add_scores, read_scores
 from pivot.runs.checkpoint import CheckpointStore
 
 
@@ -98,7 +98,7 @@ def test_temporary_files_of_killed_processes_go_and_those_of_running_ones_stay(t
 SCORER = """
 import sys
 from pathlib import Path
-from pivot.evaluate.scoring import add_scores
+from pivot.evaluation.scoring import add_scores
 for i in range(20):
     fields = {"when": None, "blank": False, "samples": 1, "prompts": 1, "accuracy": 1.0, "interval": [1.0, 1.0]}
     add_scores(Path(sys.argv[1]), [{"name": f"{sys.argv[2]}-{i}", **fields}])

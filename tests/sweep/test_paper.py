@@ -7,7 +7,7 @@ import pytest
 from toy_sweep import PAPER, PLANS, TOY
 
 from pivot.cli import main, options
-from pivot.evaluate.benchmarks import GROUPS, HEADINGS
+from pivot.evaluation.benchmarks import GROUPS, HEADINGS
 from pivot.sweep.plan import load_plan
 from pivot.sweep.runs import Overrides, plan_runs
 

@@ -20,8 +20,8 @@ from pivot.terminal import printable
 from pivot.types import Prompt
 
 if TYPE_CHECKING:
-    from pivot.evaluate.attention import ImageAttention
-    from pivot.evaluate.target import Target
+    from pivot.evaluation.attention import ImageAttention
+    from pivot.evaluation.target import Target
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _measure(args: argparse.Namespace, prompts: list[Prompt]) -> list[ImageAttention]:
     """Measure every model; prints the settings of all of them first."""
-    from pivot.evaluate.target import leased_target
+    from pivot.evaluation.target import leased_target
 
     with ExitStack() as stack:
         targets = [stack.enter_context(leased_target(name)) for name in args.models]
@@ -76,8 +76,8 @@ def _measure(args: argparse.Namespace, prompts: list[Prompt]) -> list[ImageAtten
 def _measure_targets(
     targets: list[Target], args: argparse.Namespace, prompts: list[Prompt]
 ) -> list[ImageAttention]:
-    from pivot.evaluate.attention import measure
-    from pivot.evaluate.target import GivenOptions, choose_conditions
+    from pivot.evaluation.attention import measure
+    from pivot.evaluation.target import GivenOptions, choose_conditions
     from pivot.models.loading import ModelOptions, load_policy
     from pivot.sampling import Sampling
 
@@ -121,7 +121,7 @@ def _check(args: argparse.Namespace) -> None:
 
 def _load_prompts(args: argparse.Namespace) -> list[Prompt]:
     """The first prompts of a set; says what is not used."""
-    from pivot.evaluate.sets import SetOptions, read_set
+    from pivot.evaluation.sets import SetOptions, read_set
 
     data = read_set(args.data, SetOptions({}, args.limit, split=args.split, data=data_settings(args)))
     if data.skipped:

@@ -9,7 +9,7 @@ import textwrap
 from typing import Any
 
 from pivot.data import TRAINING_SETS, Format
-from pivot.evaluate.benchmarks import BENCHMARKS, GROUPS, Benchmark
+from pivot.evaluation.benchmarks import BENCHMARKS, GROUPS, Benchmark
 
 WIDEST = 100
 """Columns of text; fewer on a narrower terminal."""

@@ -17,7 +17,7 @@ from pivot.config.datasets import PROCEDURAL, data_spec, is_procedural, load_set
 from pivot.config.schema import hints
 from pivot.console import Console
 from pivot.data import TRAINING_SETS, DataSet, SkippedRow, images, template
-from pivot.evaluate import benchmarks
+from pivot.evaluation import benchmarks
 from pivot.terminal import printable
 from pivot.types import ImageSource, Prompt
 

@@ -30,14 +30,14 @@ from pivot.cli.options import (
 )
 from pivot.console import Console
 from pivot.errors import UserError
-from pivot.evaluate import benchmarks
-from pivot.evaluate.matching import GRADERS, BenchmarkJudge
-from pivot.evaluate.runner import Evaluator
-from pivot.evaluate.sampling import evaluation_request
-from pivot.evaluate.scoring import add_scores
-from pivot.evaluate.sets import PROCEDURAL, EvaluationSet, SetOptions, expand, load_sets
-from pivot.evaluate.settings import EvaluationSettings
-from pivot.evaluate.target import GivenOptions, Target, choose_conditions, leased_target
+from pivot.evaluation import benchmarks
+from pivot.evaluation.matching import GRADERS, BenchmarkJudge
+from pivot.evaluation.runner import Evaluator
+from pivot.evaluation.sampling import evaluation_request
+from pivot.evaluation.scoring import add_scores
+from pivot.evaluation.sets import PROCEDURAL, EvaluationSet, SetOptions, expand, load_sets
+from pivot.evaluation.settings import EvaluationSettings
+from pivot.evaluation.target import GivenOptions, Target, choose_conditions, leased_target
 from pivot.models.loading import ModelOptions, check_folder, load_policy, pick_device
 from pivot.runs.card import write_card
 from pivot.sampling import NativeSampler, Sampler, Sampling, choose_sampler

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.table import Table as TerminalTable
 
-from pivot.evaluate.settings import comparability_notes
+from pivot.evaluation.settings import comparability_notes
 from pivot.report import tables
 
 Entry = dict[str, Any]

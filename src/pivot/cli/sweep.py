@@ -108,7 +108,7 @@ def _run(plan: Plan, runs: list[SweepRun], jobs: int) -> int:
 
 def adjust(plan: Plan, args: argparse.Namespace) -> Plan:
     """The plan as the options change it."""
-    from pivot.evaluate.sets import expand
+    from pivot.evaluation.sets import expand
     from pivot.sweep.plan import MEASURES, choose_arms
 
     for name in ("seeds", "samples", "limit"):
@@ -130,7 +130,7 @@ def adjust(plan: Plan, args: argparse.Namespace) -> Plan:
 
 
 def _names(text: str) -> tuple[str, ...]:
-    from pivot.evaluate.sets import check_name
+    from pivot.evaluation.sets import check_name
 
     names = tuple(name.strip() for name in text.split(",") if name.strip())
     for name in names:

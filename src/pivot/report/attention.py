@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from pivot.durable import disk_errors, write_json
-from pivot.evaluate.attention import ImageAttention
+from pivot.evaluation.attention import ImageAttention
 from pivot.report.charts import Curve, LineChart
 from pivot.report.figures import COLOURS, SOFT, STYLE, plot, save
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from pivot.evaluate.benchmarks import GROUPS
-from pivot.evaluate.settings import comparability_notes
+from pivot.evaluation.benchmarks import GROUPS
+from pivot.evaluation.settings import comparability_notes
 from pivot.report.groups import RunGroup, RunGroups, Sweep, find_baseline
 from pivot.report.panels import PHASES
 from pivot.report.tables import Column, Row, Table, Value

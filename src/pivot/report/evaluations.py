@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from pivot.evaluate.settings import comparability_notes
+from pivot.evaluation.settings import comparability_notes
 from pivot.report.charts import Chart, Curve, Estimate, IntervalChart, LineChart
 from pivot.report.run import RunData, is_number
 from pivot.report.tables import Column, Row, Table, Value

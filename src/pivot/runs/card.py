@@ -13,8 +13,8 @@ from pivot import __version__
 from pivot.config import Config, to_dict
 from pivot.data import TRAINING_SETS, template
 from pivot.durable import write_bytes
-from pivot.evaluate.scoring import read_scores
-from pivot.evaluate.settings import comparability_notes
+from pivot.evaluation.scoring import read_scores
+from pivot.evaluation.settings import comparability_notes
 from pivot.models.loading import TINY
 from pivot.runs.checkpoint import CheckpointStore
 

@@ -15,9 +15,9 @@ from pivot.data.sources import named_splits
 from pivot.engines.base import Engine
 from pivot.engines.local import LocalEngine
 from pivot.errors import UserError
-from pivot.evaluate.sampling import GradedPrompt, evaluation_request, graded_samples
-from pivot.evaluate.scoring import as_graded, read_scores, summarise
-from pivot.evaluate.settings import EvaluationSettings, recorded
+from pivot.evaluation.sampling import GradedPrompt, evaluation_request, graded_samples
+from pivot.evaluation.scoring import as_graded, read_scores, summarise
+from pivot.evaluation.settings import EvaluationSettings, recorded
 from pivot.models.policy import Policy
 from pivot.rewards.judge import Judge
 from pivot.runs.progress import Progress

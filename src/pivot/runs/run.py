@@ -23,7 +23,7 @@ from pivot.config import Config, from_dict, to_dict
 from pivot.engines.base import ENGINES, Engine, OpenEngine
 from pivot.engines.local import LocalEngine
 from pivot.errors import UserError, nearest
-from pivot.evaluate.scoring import add_scores
+from pivot.evaluation.scoring import add_scores
 from pivot.jsonl import read_rows
 from pivot.runs.answers import AnswerWatch, answer_metrics
 from pivot.runs.callbacks import Callback, Callbacks

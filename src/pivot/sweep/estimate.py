@@ -9,8 +9,8 @@ from functools import cache
 from pivot.config import Config
 from pivot.doctor import find_architecture
 from pivot.errors import UserError
-from pivot.evaluate.benchmarks import BENCHMARKS
-from pivot.evaluate.sets import PROCEDURAL, PROCEDURAL_SIZE
+from pivot.evaluation.benchmarks import BENCHMARKS
+from pivot.evaluation.sets import PROCEDURAL, PROCEDURAL_SIZE
 from pivot.method import Method
 
 DAPO_SECONDS, VPPO_SECONDS, PIVOT_SECONDS = 698.8, 830.4, 860.8

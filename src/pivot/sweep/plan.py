@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pivot.config.loading import load_file, overlay
 from pivot.config.methods import find_method
 from pivot.errors import UserError, nearest
-from pivot.evaluate.sets import check_name, expand
+from pivot.evaluation.sets import check_name, expand
 
 Rendering = Literal["accuracy", "overhead", "dynamics", "sensitivity"]
 Sampler = Literal["native", "vllm"]

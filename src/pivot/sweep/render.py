@@ -11,7 +11,7 @@ import numpy as np
 
 from pivot.config.schema import all_fields
 from pivot.durable import write_bytes
-from pivot.evaluate.benchmarks import HEADINGS
+from pivot.evaluation.benchmarks import HEADINGS
 from pivot.report import write_comparison
 from pivot.report.charts import Chart, Curve, LineChart
 from pivot.report.comparison import overlaid

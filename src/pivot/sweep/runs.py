@@ -16,7 +16,7 @@ from pivot.config.methods import find_method, settings_for
 from pivot.config.schema import all_fields
 from pivot.config.validation import problems
 from pivot.errors import UserError
-from pivot.evaluate.sets import expand
+from pivot.evaluation.sets import expand
 from pivot.runs.folder import has_progress, read_status
 from pivot.sweep.plan import MEASURES, Arm, Engine, Plan
 

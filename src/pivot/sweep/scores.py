@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pivot.evaluate.scoring import read_scores
+from pivot.evaluation.scoring import read_scores
 from pivot.jsonl import read_rows
 from pivot.sweep.plan import MEASURES
 from pivot.sweep.runs import OLD_NAMES, SweepRun

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from pivot.data import BadRow, Draft, Layout, NotIncluded, RowReader
-from pivot.evaluate.benchmarks.benchmark import Benchmark
-from pivot.evaluate.matching import YES_NO
-from pivot.evaluate.scoring import Graded, accuracy, need_columns
+from pivot.evaluation.benchmarks.benchmark import Benchmark
+from pivot.evaluation.matching import YES_NO
+from pivot.evaluation.scoring import Graded, accuracy, need_columns
 
 _ANSWERS = {"1": "yes", "0": "no"}
 _IDS = ("category", "subcategory", "set_id", "figure_id", "question_id")

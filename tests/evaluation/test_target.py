@@ -9,7 +9,7 @@ import pytest
 from pivot import recipes, tiny
 from pivot.config import apply_settings, to_dict
 from pivot.errors import UserError
-from pivot.evaluate.target import GivenOptions, choose_conditions, find_target
+from pivot.evaluation.target import GivenOptions, choose_conditions, find_target
 from pivot.models.loading import file_limits
 
 PAPER = (200704, 1003520)

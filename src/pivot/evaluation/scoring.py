@@ -19,7 +19,7 @@ from pivot.terminal import warn
 from pivot.types import Prompt
 
 if TYPE_CHECKING:
-    from pivot.evaluate.sampling import GradedPrompt
+    from pivot.evaluation.sampling import GradedPrompt
 
 HEADER = "identity"
 """In the first line of a file of samples: everything that a sample's text and grade depend on."""

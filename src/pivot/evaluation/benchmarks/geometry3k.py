@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pivot.data import TRAINING_SETS
-from pivot.evaluate.benchmarks.benchmark import Benchmark
+from pivot.evaluation.benchmarks.benchmark import Benchmark
 
 _TRAINING_SET = TRAINING_SETS["geometry3k"]
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pivot.data import BadRow, Draft, Layout, RowReader
-from pivot.evaluate.benchmarks.benchmark import Benchmark
-from pivot.evaluate.matching import LETTER, LETTERS, LIST, MATH
+from pivot.evaluation.benchmarks.benchmark import Benchmark
+from pivot.evaluation.matching import LETTER, LETTERS, LIST, MATH
 
 
 def draft(row: RowReader) -> Draft:

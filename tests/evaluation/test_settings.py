@@ -2,8 +2,8 @@
 
 import pytest
 
-from pivot.evaluate.sampling import evaluation_request
-from pivot.evaluate.settings import ASPECTS, UNKNOWN, EvaluationSettings, comparability_notes, recorded
+from pivot.evaluation.sampling import evaluation_request
+from pivot.evaluation.settings import ASPECTS, UNKNOWN, EvaluationSettings, comparability_notes, recorded
 
 SETTINGS = recorded(EvaluationSettings(evaluation_request(), min_pixels=200704, max_pixels=1003520))
 

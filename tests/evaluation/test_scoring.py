@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pivot.errors import UserError
-from pivot.evaluate.benchmarks import hallusionbench, we_math
-from pivot.evaluate.scoring import (
+from pivot.evaluation.benchmarks import hallusionbench, we_math
+from pivot.evaluation.scoring import (
     Graded,
     accuracy,
     bootstrap_interval,

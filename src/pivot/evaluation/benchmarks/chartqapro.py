@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pivot.data import BadRow, Draft, Layout, RowReader
-from pivot.evaluate.benchmarks.benchmark import Benchmark
-from pivot.evaluate.matching import LETTER, LIST, TEXT, kind_of, options_in
+from pivot.evaluation.benchmarks.benchmark import Benchmark
+from pivot.evaluation.matching import LETTER, LIST, TEXT, kind_of, options_in
 
 
 def draft(row: RowReader) -> Draft:

@@ -6,8 +6,8 @@ The sixth version, text only, is not part of the 3,940.
 from __future__ import annotations
 
 from pivot.data import Draft, Layout, NotIncluded, RowReader
-from pivot.evaluate.benchmarks.benchmark import Benchmark
-from pivot.evaluate.matching import LETTER, MATH, options_in
+from pivot.evaluation.benchmarks.benchmark import Benchmark
+from pivot.evaluation.matching import LETTER, MATH, options_in
 
 TEXT_ONLY = "Text Only"
 IN_THE_IMAGE = "Answer the question shown in the image."

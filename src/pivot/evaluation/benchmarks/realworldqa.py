@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from pivot.data import Draft, Layout, RowReader
-from pivot.evaluate.benchmarks.benchmark import Benchmark
-from pivot.evaluate.matching import LETTER, TEXT, YES_NO, kind_of, options_in
+from pivot.evaluation.benchmarks.benchmark import Benchmark
+from pivot.evaluation.matching import LETTER, TEXT, YES_NO, kind_of, options_in
 
 _ANSWER_DIRECTLY = re.compile(r"\s*Please answer directly with [^.]*\.\s*\Z")
 

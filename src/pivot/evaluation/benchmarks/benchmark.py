@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from pivot.data import BadRow, DataSpec, Draft, Format, Layout, RowReader
-from pivot.evaluate.matching import LETTERS, kind_of, options_in
-from pivot.evaluate.scoring import Graded
+from pivot.evaluation.matching import LETTERS, kind_of, options_in
+from pivot.evaluation.scoring import Graded
 
 PAPO_EVAL = "PAPO-Galaxy/PAPO_eval"
 _ARCHIVES = {"We_Math": "We-Math_We-Math_images.zip", "PAPO_MMK12": "PAPO_MMK12_test_images.zip"}

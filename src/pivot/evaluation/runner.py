@@ -16,11 +16,11 @@ from pivot import locks
 from pivot.data.images import ReadableImage
 from pivot.durable import append_bytes, disk_errors, remove_unfinished
 from pivot.errors import UserError
-from pivot.evaluate.sampling import GradedPrompt, graded_samples
-from pivot.evaluate.scoring import HEADER, LABELS, from_rows, sample_rows, summarise
-from pivot.evaluate.sets import EvaluationSet
-from pivot.evaluate.settings import EvaluationSettings, recorded
-from pivot.evaluate.target import Target
+from pivot.evaluation.sampling import GradedPrompt, graded_samples
+from pivot.evaluation.scoring import HEADER, LABELS, from_rows, sample_rows, summarise
+from pivot.evaluation.sets import EvaluationSet
+from pivot.evaluation.settings import EvaluationSettings, recorded
+from pivot.evaluation.target import Target
 from pivot.jsonl import encode_row, read_lines
 from pivot.rewards.judge import Judge
 from pivot.sampling import Sampler

@@ -11,8 +11,8 @@ from pivot.config.datasets import data_spec, is_procedural, load_set
 from pivot.data import DataSet
 from pivot.data.images import MISSING
 from pivot.errors import UserError, did_you_mean
-from pivot.evaluate import benchmarks
-from pivot.evaluate.scoring import Graded
+from pivot.evaluation import benchmarks
+from pivot.evaluation.scoring import Graded
 from pivot.types import Prompt
 
 CODE = re.compile(r"([\w.]+|.+\.py):\w+")

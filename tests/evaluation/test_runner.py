@@ -10,13 +10,13 @@ import pytest
 from pivot import recipes
 from pivot.config import apply_settings, to_dict
 from pivot.errors import UserError
-from pivot.evaluate.matching import BenchmarkJudge
-from pivot.evaluate.runner import Evaluator, SamplesFile, identity, prompt_digest
-from pivot.evaluate.sampling import evaluation_request
-from pivot.evaluate.scoring import from_rows, summarise
-from pivot.evaluate.sets import EvaluationSet, SetOptions, load_sets
-from pivot.evaluate.settings import EvaluationSettings
-from pivot.evaluate.target import find_target
+from pivot.evaluation.matching import BenchmarkJudge
+from pivot.evaluation.runner import Evaluator, SamplesFile, identity, prompt_digest
+from pivot.evaluation.sampling import evaluation_request
+from pivot.evaluation.scoring import from_rows, summarise
+from pivot.evaluation.sets import EvaluationSet, SetOptions, load_sets
+from pivot.evaluation.settings import EvaluationSettings
+from pivot.evaluation.target import find_target
 from pivot.sampling import NativeSampler, Sampling
 from pivot.tiny import procedural
 from pivot.types import Prompt

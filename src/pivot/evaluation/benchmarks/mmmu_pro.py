@@ -7,9 +7,9 @@ import re
 from typing import Any
 
 from pivot.data import BadRow, Draft, Layout, RowReader
-from pivot.evaluate.benchmarks.benchmark import Benchmark, letter_key
-from pivot.evaluate.benchmarks.mathverse import IN_THE_IMAGE, LETTER_OF_OPTION
-from pivot.evaluate.matching import LETTER, LETTERS, lettered
+from pivot.evaluation.benchmarks.benchmark import Benchmark, letter_key
+from pivot.evaluation.benchmarks.mathverse import IN_THE_IMAGE, LETTER_OF_OPTION
+from pivot.evaluation.matching import LETTER, LETTERS, lettered
 
 _REFERENCE = re.compile(r"<image\s*(\d)>")
 _NUM_IMAGES = 7

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pivot.evaluate.matching import BenchmarkJudge, kind_of, letter_of, letters_in, matches, options_in
+from pivot.evaluation.matching import BenchmarkJudge, kind_of, letter_of, letters_in, matches, options_in
 from pivot.types import Prompt
 
 OPTIONS = ["10 cm", "20 cm", "A circle", "20 cm"]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pivot.data import Draft, Layout, NotIncluded, RowReader
-from pivot.evaluate.benchmarks import mathverse
-from pivot.evaluate.benchmarks.benchmark import Benchmark
+from pivot.evaluation.benchmarks import mathverse
+from pivot.evaluation.benchmarks.benchmark import Benchmark
 
 VISION_CENTRIC = ("Vision Intensive", "Vision Dominant", "Vision Only")
 

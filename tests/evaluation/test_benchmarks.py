@@ -14,11 +14,11 @@ from PIL import Image
 from pivot.data import DataSet, DataSpec
 from pivot.data.images import open_rgb
 from pivot.errors import UserError
-from pivot.evaluate import benchmarks
-from pivot.evaluate.benchmarks import BENCHMARKS, hallusionbench, load, we_math
-from pivot.evaluate.matching import LETTERS, BenchmarkJudge
-from pivot.evaluate.scoring import Graded
-from pivot.evaluate.sets import SetOptions, check_name, load_sets
+from pivot.evaluation import benchmarks
+from pivot.evaluation.benchmarks import BENCHMARKS, hallusionbench, load, we_math
+from pivot.evaluation.matching import LETTERS, BenchmarkJudge
+from pivot.evaluation.scoring import Graded
+from pivot.evaluation.sets import SetOptions, check_name, load_sets
 from pivot.types import Prompt
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
@@ -351,7 +351,7 @@ def test_every_benchmark_says_what_is_known_and_what_was_run() -> None:
 
 OWN_BENCHMARK = """
 from pivot.data import Draft, Layout
-from pivot.evaluate.benchmarks import Benchmark
+from pivot.evaluation.benchmarks import Benchmark
 
 
 def draft(row):

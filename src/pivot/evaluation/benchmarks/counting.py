@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from pivot.data import Draft, Layout, RowReader
-from pivot.evaluate.benchmarks.benchmark import Benchmark
-from pivot.evaluate.matching import MATH
+from pivot.evaluation.benchmarks.benchmark import Benchmark
+from pivot.evaluation.matching import MATH
 
 _TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 

@@ -10,9 +10,9 @@ import numpy as np
 
 from pivot.data import BadRow, Draft, Layout, RowReader
 from pivot.errors import UserError
-from pivot.evaluate.benchmarks.benchmark import Benchmark, letter_key
-from pivot.evaluate.matching import LETTER, LETTERS, lettered
-from pivot.evaluate.scoring import Graded, need_columns
+from pivot.evaluation.benchmarks.benchmark import Benchmark, letter_key
+from pivot.evaluation.matching import LETTER, LETTERS, lettered
+from pivot.evaluation.scoring import Graded, need_columns
 
 _NEXT_OPTION = re.compile(r"\s*[;；]?\s*(?=\b[A-H][.．、])")
 _LABEL = re.compile(r"^([A-H])[.．、]\s*")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pivot.data import Draft, Layout, NotIncluded, RowReader
-from pivot.evaluate.benchmarks.benchmark import Benchmark
-from pivot.evaluate.matching import kind_of, options_in
+from pivot.evaluation.benchmarks.benchmark import Benchmark
+from pivot.evaluation.matching import kind_of, options_in
 
 
 def draft(row: RowReader) -> Draft:

@@ -6,7 +6,7 @@ import torch
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from pivot.errors import UserError
-from pivot.evaluate.attention import ImageAttention, measure, response_mass
+from pivot.evaluation.attention import ImageAttention, measure, response_mass
 from pivot.models.rows import PromptWithResponses
 from pivot.sampling import Sampling
 from pivot.tiny import procedural

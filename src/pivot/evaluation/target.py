@@ -26,7 +26,7 @@ from pivot.checkpoint_reader import ORIGIN, check_model, lease, read_config
 from pivot.config import Config, PromptConfig, from_dict, overlay
 from pivot.durable import read_json, sha256
 from pivot.errors import UserError
-from pivot.evaluate.settings import Dtype
+from pivot.evaluation.settings import Dtype
 from pivot.models.loading import cached_if_offline, file_limits, resolve_model
 from pivot.rewards.verifier import answer_finder
 from pivot.terminal import warn

@@ -15,7 +15,7 @@ from importlib import import_module
 
 from pivot.data import DataSet, DataSpec, load_format, resolve
 from pivot.errors import UserError
-from pivot.evaluate.benchmarks.benchmark import PAPO_EVAL, Benchmark
+from pivot.evaluation.benchmarks.benchmark import PAPO_EVAL, Benchmark
 from pivot.plugins import find_object
 
 __all__ = ["BENCHMARKS", "GROUPS", "HEADINGS", "Benchmark", "load", "register"]

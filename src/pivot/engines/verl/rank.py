@@ -11,6 +11,7 @@ import math
 import types
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -21,8 +22,11 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from pivot.config import Config
+from pivot.durable import hash_files, sync_tree
+from pivot.engines import shards
 from pivot.engines.base import View, add_terms
 from pivot.engines.jobs import Piece, RankUpdate, ScoreJob, UpdateJob
+from pivot.engines.saving import Checksums, in_background
 from pivot.engines.settings import corruption_of, logprob_temperature
 from pivot.method import Batch, Method, objective
 from pivot.models.corruption import Corruptor
@@ -113,17 +117,48 @@ class Rank:
         }
         return [name for name, shard in shards.items() if not bool(torch.isfinite(shard).all())]
 
-    def export(self, folder: Path) -> None:
-        """Gather the weights one by one, in the dtype of the model's compute; the first rank writes them."""
+    def save(self, folder: Path) -> Future[Checksums]:
+        """Copy shards and, on the first rank, the whole model to the CPU, then write them in the background.
+
+        Only the copying waits for other ranks, and never for a disk.
+        """
+        number = distributed.get_rank()
+        copies, offsets = shards.snapshot(self.policy.model, self.engine.optimizer, number)
+        weights = self.whole_weights()
+
+        def write() -> Checksums:
+            path = folder / shards.FOLDER / shards.file_name(number)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            shards.write(path, copies, offsets)
+            written = [path]
+            if weights:
+                save_with_weights(self.tokenizer_only, weights, folder / "model")
+                written += sorted(file for file in (folder / "model").rglob("*") if file.is_file())
+                sync_tree(folder / "model")
+            return {
+                file.relative_to(folder).as_posix(): digest for file, digest in hash_files(written).items()
+            }
+
+        return in_background(write)
+
+    def load(self, folder: Path) -> None:
+        """From the shards of any number of ranks; no rank waits for another."""
+        engine = self.engine
+        shards.load(folder / shards.FOLDER, self.policy.model, engine.optimizer)
+        if engine._is_offload_optimizer:
+            from verl.utils.fsdp_utils import offload_fsdp_optimizer
+
+            offload_fsdp_optimizer(engine.optimizer)
+
+    def whole_weights(self) -> dict[str, Tensor]:
+        """All weights, gathered one by one, in the dtype of the model's compute; empty except on the first rank."""
         first = distributed.get_rank() == 0
         weights: dict[str, Tensor] = {}
         for name, weight in self.policy.model.state_dict().items():
             whole = _gathered(weight)
             if first:
                 weights[name] = whole.detach().to("cpu", self.dtype, copy=True)
-        if first:
-            save_with_weights(self.tokenizer_only, weights, folder)
-        distributed.barrier()
+        return weights
 
     def _forward(self, piece: Piece) -> Batch:
         """The rows from the driver with their forward pass."""

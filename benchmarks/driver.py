@@ -4,7 +4,8 @@
 
 A whole run of PIVOT with real prompts, images of 1 Mpixel in files, the real verifier, buffer, anchors, jobs and
 metrics, over the engine of `--engine verl` without Ray. Jobs and requests are pickled as Ray would, results unpickled.
-Responses and log-probs are made up, and the time for that is not counted. The first step has an empty buffer.
+Responses and log-probs are made up, and the time for that is not counted, nor is the first step, which also reads all
+prompts. The last step saves a checkpoint. `processor` is the driver's processor time, of all threads.
 """
 
 from __future__ import annotations
@@ -64,12 +65,15 @@ class Meter:
 
     clock: PhaseClock
     seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    processor: float = 0.0
+    """Processor seconds of them."""
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        since = time.perf_counter()
+        since, processor = time.perf_counter(), time.process_time()
         yield
         self.seconds[self.clock.running or "other"] += time.perf_counter() - since
+        self.processor += time.process_time() - processor
 
 
 def send(value: Any) -> None:
@@ -228,10 +232,13 @@ def main() -> int:
             profile.enable()
         rows = train(config, folder / "run")
         profile.disable()
-    print(f"{'seconds':8}" + "".join(f"{phase:>9}" for phase in (*PHASES, "driver")))
+    print(f"{'seconds':8}" + "".join(f"{phase:>10}" for phase in (*PHASES, "driver", "processor")))
     for row in rows:
-        cells = [row.get(phase, 0.0) for phase in PHASES]
-        print(f"step {row['step']:<3.0f}" + "".join(f"{cell:9.2f}" for cell in (*cells, sum(cells))))
+        cells = [row[phase] for phase in PHASES]
+        print(
+            f"step {row['step']:<3.0f}"
+            + "".join(f"{cell:10.2f}" for cell in (*cells, sum(cells), row["processor"]))
+        )
     if args.profile:
         pstats.Stats(profile).sort_stats("cumulative").print_stats(45)
     return 0
@@ -243,17 +250,19 @@ class Notes:
 
     rows: list[dict[str, float]] = field(default_factory=list)
     meter: Meter | None = None
-    _since: float | None = None
+    _since: tuple[float, float] | None = None
 
     def write(self, step: int, metrics: Mapping[str, Any]) -> None:
         assert self.meter is not None
-        now, waited = time.perf_counter(), self.meter.seconds
+        now, processor, waited = time.perf_counter(), time.process_time(), self.meter.seconds
         named = {name: metrics.get(f"time/{name}", 0.0) - waited[name] for name in PHASES[:-1]}
-        # The clock is read before records and metrics are written; of the first step that part is not known.
-        whole = metrics["time/step"] if self._since is None else now - self._since
-        other = whole - sum(waited.values()) - sum(named.values())
-        self.rows.append({"step": float(step), **named, "other": other})
-        self._since = now
+        # The first step also reads all prompts, and a step's own clock is read before records are written.
+        if self._since is not None:
+            other = now - self._since[0] - sum(waited.values()) - sum(named.values())
+            used = processor - self._since[1] - self.meter.processor
+            self.rows.append({"step": float(step), **named, "other": other, "processor": used})
+        self._since = now, processor
+        self.meter.processor = 0.0
         waited.clear()
 
     def close(self) -> None: ...

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -27,6 +28,9 @@ from pivot.models.policy import ResponseStatistics
 from pivot.models.rows import PromptWithResponses
 from pivot.sampling import SampleRequest
 from pivot.types import PreparedPrompt, Prompt, Response
+
+READERS = 16
+"""Images that the driver opens at once."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,8 @@ class RanksEngine:
         self.corruptor = Corruptor(encoder, corruption_of(config), config.train.seed)
         self.packing = packing_of(config, encoder.family)
         self._measured: dict[str, MeasuredPrompt] = {}
+        self._damage: dict[str, ImageError | None] = {}
+        """Of the prompts that `read_images` was told of, by id."""
         self._version = 0
         """Counts up with every change of the weights."""
         self._awake = False
@@ -82,19 +88,21 @@ class RanksEngine:
         return {"micro_batch_tokens": self.packing.micro_batch_tokens}
 
     def read_images(self, prompts: Sequence[Prompt]) -> None:
-        """The ranks read images themselves."""
+        """Open the images of new prompts, several at a time: Pillow decodes outside of Python's lock."""
+        new = [prompt for prompt in prompts if prompt.id not in self._measured]
+        with ThreadPoolExecutor(READERS) as pool:
+            found = pool.map(_find_damage, new)
+            self._damage = {prompt.id: damage for prompt, damage in zip(new, found, strict=True)}
 
     def prepare(self, prompt: Prompt) -> MeasuredPrompt:
-        """Each image is opened once here, to find those that cannot be decoded."""
+        """The ranks read images themselves; each is opened once here, to find those that cannot be decoded."""
         known = self._measured.get(prompt.id)
         if known is None:
-            try:
-                for source in prompt.images:
-                    open_rgb(source)
-            except ImageError as cause:
+            damage = self._damage[prompt.id] if prompt.id in self._damage else _find_damage(prompt)
+            if damage is not None:
                 raise UnreadablePrompt(
-                    f"prompt {prompt.id!r} has an image that cannot be used: {cause}"
-                ) from cause
+                    f"prompt {prompt.id!r} has an image that cannot be used: {damage}"
+                ) from damage
             known = self._measured[prompt.id] = MeasuredPrompt(prompt, self.encoder.count_tokens(prompt))
         return known
 
@@ -174,6 +182,16 @@ class ReplicaSampler:
         return self.engine.draw(prompts, request)
 
     def close(self) -> None: ...
+
+
+def _find_damage(prompt: Prompt) -> ImageError | None:
+    """Why an image of the prompt cannot be used; None if all can."""
+    try:
+        for source in prompt.images:
+            open_rgb(source)
+    except ImageError as damage:
+        return damage
+    return None
 
 
 def _summed_terms(found: Sequence[RankUpdate]) -> dict[str, float]:

@@ -1,10 +1,12 @@
 """Saved by two ranks, continued by one and by three: the same state, and the numbers of the two that went on."""
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from test_conformance import CLOSE
@@ -68,3 +70,20 @@ def test_the_next_steps_have_the_same_metrics(seen, size):
 def test_every_rank_wrote_one_file_and_nothing_is_pickled(seen):
     names = sorted(path.name for path in (seen[0] / "saved" / "shards").iterdir())
     assert names == ["shard-00000.safetensors", "shard-00001.safetensors"]
+
+
+@pytest.mark.parametrize(("ranks", "called"), [(2, ["load_checkpoint"]), (3, [])])
+def test_checkpoints_of_earlier_versions_fit_as_many_ranks_as_wrote_them(tmp_path, ranks, called):
+    from pivot.engines.verl.worker import RayRanks
+    from pivot.errors import UserError
+
+    (tmp_path / "shards").mkdir()
+    (tmp_path / "shards" / "fsdp_config.json").write_text('{"FSDP_version": 2, "world_size": 2}')
+    calls = []
+    group = SimpleNamespace(world_size=ranks, load_checkpoint=lambda path: calls.append("load_checkpoint"))
+    refused = (
+        contextlib.nullcontext() if called else pytest.raises(UserError, match="saved by 2 ranks, and 3 are")
+    )
+    with refused:
+        RayRanks(group).load(tmp_path)
+    assert calls == called

@@ -148,7 +148,7 @@ def _note_restart(out: Path, reason: str, number: int, limit: int) -> None:
     with _unlocked(out) as folder:
         step = next((step for step, _ in finished_checkpoints(out)), 0)
         past = folder.status().get("restarts") or []
-        folder.update_status(restarts=[*past, {"reason": reason, "step": step}])
+        folder.update_status(restarts=[*past, {"reason": reason, "step": step}], reason=None, lost=[])
     print(f"{reason}; restart {number} of {limit}, from step {step}", file=sys.stderr)
 
 

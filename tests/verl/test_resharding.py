@@ -9,10 +9,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from test_conformance import CLOSE
 
 pytest.importorskip("verl")
 HERE = Path(__file__).parent
+CLOSE = 1e-5
+"""The tolerance of test_conformance.py."""
 
 
 def start(folder: Path, size: int) -> list[subprocess.Popen]:

@@ -37,7 +37,8 @@ FORMS = ["{a}", "-{a}", "{a}{u}", "{a}/{b}", "\\frac{{{a}}}{{{b}}}", "{a}-{b}", 
          "{a}+{b}", "{a}({b}+{c})", "{a},{b},{c}", "{a}:{b}:{c}", "|{a}|", "{a}e{b}", "①{a} ②{b}",
          "0,{a}", "{a}~{b}", "{a}或{b}", "{{{a}}}{{{b}}}", "+-{a}", "\\left.{a}\\right.", "{a}⅐", "⑫{a}",
          "{n} = {a} cm", "{a}°{b}'", "{a}_{b}", "({a})_{b}", "{l}/{l2}", "{a}+{b}i", "]{a},{b}[", "{a}.{b},{c}",
-         "\\pm{a},\\pm{b}", "{n}={a} \\lor {n}={b}", "\\vec{{{n}}}=({a},{b})", "\\begin{{pmatrix}}{a}\\\\{b}\\end{{pmatrix}}"]  # fmt: skip
+         "\\pm{a},\\pm{b}", "{n}={a} \\lor {n}={b}", "\\vec{{{n}}}=({a},{b})",
+         "\\begin{{pmatrix}}{a}\\\\{b}\\end{{pmatrix}}"]  # fmt: skip
 
 
 def grammar(draw: random.Random, numbers: list[str], words: list[str]) -> str:

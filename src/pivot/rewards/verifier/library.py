@@ -146,11 +146,14 @@ def load_math_verify() -> Callable[[str, str], bool]:
     here two formulas are equal only if sympy proves that their difference is zero.
     """
     import sympy
+    from latex2sympy2_extended import NormalizationConfig
     from math_verify import LatexExtractionConfig, parse
 
     logging.getLogger("math_verify").setLevel(logging.ERROR)  # It warns that its own limits are off.
     # Parse the whole text or nothing: by default the last number in an unparsable text becomes its value.
-    whole = [LatexExtractionConfig()]
+    # Change nothing in it either: by default a last letter is dropped as a unit, as in `\\ln 2 \\cdot t`.
+    literal = NormalizationConfig(False, False, False, False, "none")
+    whole = [LatexExtractionConfig(normalization_config=literal)]
 
     def formula(text: str) -> sympy.Expr:
         # 0 turns its own time limits (signals and threads) off; the worker process has kernel limits.

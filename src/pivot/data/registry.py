@@ -117,7 +117,7 @@ def resolve(spec: DataSpec, known: Iterable[Format] = ()) -> tuple[Format, DataS
             return candidate, spec
     if spec.rows is not None:
         return _custom(MEMORY, spec), spec
-    if spec.path is None and _is_path(spec.name):
+    if spec.path is None and looks_like_path(spec.name):
         spec = replace(spec, name=CUSTOM, path=spec.name)
     if spec.name == CUSTOM:
         if spec.path is None:
@@ -134,7 +134,8 @@ def resolve(spec: DataSpec, known: Iterable[Format] = ()) -> tuple[Format, DataS
     )
 
 
-def _is_path(name: str) -> bool:
+def looks_like_path(name: str) -> bool:
+    """Whether the name of a set is that of a file or folder, there or not."""
     return name.startswith((".", "/", "~")) or Path(name).suffix in SUFFIXES or Path(name).exists()
 
 

@@ -14,7 +14,7 @@ import torch
 
 from pivot.config import Config
 from pivot.engines.settings import logprob_temperature
-from pivot.models.loading import TINY, resolve_model
+from pivot.models.naming import TINY, resolve_model
 
 MODULE = "pivot.engines.verl"
 ROLLOUTS = "pivot.engines.verl.rollouts"

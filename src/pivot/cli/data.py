@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from pivot.cli import early
 from pivot.cli.options import add_data_settings
+from pivot.errors import UserError
 from pivot.setting_names import split_setting
 from pivot.terminal import printable
 
@@ -53,6 +54,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def check(args: argparse.Namespace) -> None:
     """Names and paths, before anything heavy is imported."""
+    if args.limit is not None and args.limit < 1:
+        raise UserError(f"--limit is {args.limit}; it must be at least 1 (leave it out to read all rows).")
     early.check_settings(split_setting(one)[0] for one in args.settings)
     early.check_data(args.name, args.path or early.last_value(args.settings, "data.path"))
 

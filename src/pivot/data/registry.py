@@ -127,7 +127,7 @@ def resolve(spec: DataSpec, known: Iterable[Format] = ()) -> tuple[Format, DataS
         return _custom(_set_name(Path(spec.path).expanduser()), spec), spec
     if spec.name.count("/") == 1:
         return _custom(spec.name.replace("/", "--"), spec), spec
-    names = [*formats, CUSTOM]
+    names = ["tiny", *formats, CUSTOM]
     raise UserError(
         f"unknown data set {spec.name!r}.{did_you_mean(spec.name, names)} Known sets: {', '.join(names)}. "
         "An owner/name of the hub or a local path also works."

@@ -45,6 +45,9 @@ def test_a_recipe_becomes_verls_configuration():
     assert (found["trainer.nnodes"], found["trainer.n_gpus_per_node"]) == ("2", "8")
     assert found["trainer.v1.trainer_mode"] == "pivot"
     assert found["trainer.device"] == "cuda"
+    assert "trainer.total_training_steps" not in found, (
+        "the run counts: `train.epochs` are steps once rows are read"
+    )
     assert found["actor_rollout_ref.rollout.name"] == "vllm"
     assert found["actor_rollout_ref.rollout.n"] == "8"
     assert found["actor_rollout_ref.actor.strategy"] == "fsdp2"

@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pivot.cli import options
-from pivot.config.sections import Config
-from pivot.doctor import OTHER, Architecture, Machine, Verdict, find_architecture, inspect_machine, judge
-from pivot.doctor.advice import LORA_RATE
-from pivot.doctor.speed import GPUS, Hours, hours, known_gpu, named_gpu
+from pivot.cli import early, options
+
+if TYPE_CHECKING:
+    from pivot.config import Config
+    from pivot.doctor import Architecture, Machine, Verdict
+    from pivot.doctor.speed import Hours
 
 DOES_NOT_FIT = 1
 """Exit code if the recipe does not fit this machine."""
@@ -22,18 +23,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--device",
         metavar="GPU",
-        help=f"estimate for another GPU than this machine's: {', '.join(gpu.name for gpu in GPUS)}",
+        help="estimate for another GPU than this machine's, such as A100-80GB; another name lists all",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
 
 
+def check(args: argparse.Namespace) -> None:
+    """Names and paths, before anything heavy is imported."""
+    early.check_configuration(args)
+
+
 def run(args: argparse.Namespace) -> int:
+    from pivot.cli import configuring
+    from pivot.doctor import find_architecture, inspect_machine, judge
+    from pivot.doctor.speed import hours, known_gpu, named_gpu
+
     machine = inspect_machine()
     asked = any((args.recipe, args.config, args.model, args.method, args.settings, args.device))
     report: dict[str, Any] = {"machine": asdict(machine)}
     lines, fits = _machine_lines(machine), True
     if asked:
-        config = options.from_arguments(args)
+        config = configuring.from_arguments(args)
         model = find_architecture(config.model.path)
         device = named_gpu(args.device).device if args.device else machine.device(config.model.device)
         verdict, gpu = judge(config, model, device), known_gpu(device)
@@ -48,6 +58,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _machine_lines(machine: Machine) -> list[str]:
+    from pivot.doctor import OTHER
+
     lines = [f"{'Python':<14}{machine.python} on {machine.system}, {machine.cores} cores"]
     memory = machine.memory
     lines.append(f"{'memory':<14}{_gib(memory.total_bytes)}, {_gib(memory.free_bytes)} free")
@@ -74,6 +86,8 @@ def _parts_line(title: str, parts: dict[str, str | None], how: str) -> str:
 
 def _verdict_lines(config: Config, model: Architecture, verdict: Verdict) -> list[str]:
     """The items, the peak compared with the device, and what to change."""
+    from pivot.doctor.advice import LORA_RATE
+
     lines = [f"Recipe {config.recipe}, method {config.method.name}, {config.model.path} ({model.source})"]
     for item in verdict.estimate.items:
         lines.append(f"  {item.name:<20}{_gib(item.num_bytes):>10}  {item.phase:<8}  {item.note}")

@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from pivot.config.coerce import coerce, parse
-from pivot.config.nearest import unknown_setting
 from pivot.config.schema import hints, method_fields
-from pivot.errors import UserError, nearest
+from pivot.errors import UserError
 from pivot.method import PRESETS, Method, UnknownSetting
 from pivot.method.method import KNOWN_PARTS, SWITCH_OF
 from pivot.plugins import absolute, find_object
+from pivot.setting_names import check_method, unknown_setting
 
 
 class Unparsed(str):
@@ -23,8 +23,7 @@ def find_method(spec: str) -> Method:
     """The method of that name, or one from outside (`pivot.plugins`); a UserError names the nearest there is."""
     if ":" in spec:
         return replace(find_object(spec, "method", Method), source=absolute(spec))
-    if spec not in PRESETS:
-        raise UserError(f"There is no method {spec!r}; {nearest(spec, PRESETS)}.")
+    check_method(spec, PRESETS)
     return PRESETS[spec]
 
 

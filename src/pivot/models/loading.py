@@ -22,18 +22,16 @@ from transformers import (
 from transformers.core_model_loading import revert_weight_conversion
 from transformers.utils import logging as transformers_logging
 
-from pivot import hub, tiny
+from pivot import hub
 from pivot.checkpoint_reader import check_model, lease
-from pivot.durable import finished_checkpoints
-from pivot.errors import UserError, did_you_mean
+from pivot.errors import UserError
 from pivot.models.encoding import PromptEncoder
 from pivot.models.family import find_family
 from pivot.models.model_config import check_memory, read_config
+from pivot.models.naming import resolve_model
 from pivot.models.policy import Policy
 from pivot.models.quantization import dequantized, is_quantized, quantize_projections
 from pivot.models.weights import check_weights, stored_weights
-
-TINY = {"tiny": "easy", "tiny-hard": "hard"}
 
 
 @dataclass(frozen=True)
@@ -110,31 +108,6 @@ def _assemble(model: Any, tokenizer: Any, processor: Any, options: ModelOptions)
 
 def _image_processor(config: PretrainedConfig, path: str) -> Any:
     return find_family(config.model_type).image_processor_class.from_pretrained(path)
-
-
-def resolve_model(name: str) -> str:
-    """A tiny model -> its folder; a run's folder -> the model of its newest checkpoint; anything else unchanged."""
-    if name in TINY:
-        return str(tiny.checkpoint_path(TINY[name]))
-    folder = Path(name).expanduser()
-    if (folder / "model" / "config.json").is_file():
-        return str(folder / "model")
-    if checkpoints := finished_checkpoints(folder):
-        return str(checkpoints[0][1] / "model")
-    if folder.is_dir() and not (folder / "config.json").is_file():
-        raise UserError(
-            f"{name} holds no config.json and no checkpoints; give a model folder or a run's folder"
-        )
-    if folder.is_dir():
-        return str(folder)
-    if name.startswith((".", "/", "~")) or name.count("/") > 1 or name.endswith("/"):
-        raise UserError(f"the model folder {name} does not exist")
-    if "/" not in name:
-        raise UserError(
-            f"there is no model {name!r}.{did_you_mean(name, TINY)} Give {', '.join(TINY)}, a model folder, a run's "
-            "folder or a hub id (owner/name)."
-        )
-    return name
 
 
 def cached_if_offline(path: str) -> str:

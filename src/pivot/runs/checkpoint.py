@@ -15,7 +15,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError
 
@@ -24,7 +24,9 @@ from pivot.checkpoint_reader import MANIFEST, find_damage
 from pivot.durable import disk_errors, finished_checkpoints, sha256, sync_folder, sync_tree, write_json
 from pivot.errors import UserError
 from pivot.experience import ExperienceBuffer, storage
-from pivot.training.trainer import Trainer
+
+if TYPE_CHECKING:
+    from pivot.training.trainer import Trainer
 
 STATE = "state.json"
 VERSION = 1

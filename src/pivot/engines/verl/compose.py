@@ -14,7 +14,7 @@ import torch
 
 from pivot.config import Config
 from pivot.engines.settings import logprob_temperature
-from pivot.models.loading import TINY, resolve_model
+from pivot.models.naming import TINY, resolve_model
 
 MODULE = "pivot.engines.verl"
 ROLLOUTS = "pivot.engines.verl.rollouts"
@@ -133,7 +133,6 @@ def _trainer(config: Config, cluster: ClusterOptions) -> dict[str, Any]:
         "trainer.device": device_of(config),
         "trainer.nnodes": cluster.nodes,
         "trainer.n_gpus_per_node": cluster.gpus,
-        "trainer.total_training_steps": train.steps,
         "trainer.total_epochs": 1,
         "trainer.save_freq": -1,
         "trainer.test_freq": -1,

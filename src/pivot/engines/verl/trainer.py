@@ -76,9 +76,11 @@ class PivotTrainer(PPOTrainerSync):
         self.tokenizer, self.processor = self.tokenizer_only.tokenizer, None
 
     def _init_dataloader(self) -> None:
-        """The run's own prompts, read before workers are started, instead of verl's data loader."""
+        """The run's own prompts, read before workers are started, instead of verl's data loader.
+
+        verl's number of steps stays unset: only its own loop, which `fit` replaces, would read it.
+        """
         self.train_dataset = self.run.prompts.by_id
-        self.total_training_steps = self.run.config.train.steps
 
     def _init_resource_pool_mgr(self) -> None:
         super()._init_resource_pool_mgr()

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor, nn
+from torch.utils.weak import WeakIdKeyDictionary
 from transformers import AutoConfig, PretrainedConfig, Qwen2VLImageProcessorPil
 from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import (
     Qwen2_5_VLVisionAttention,
@@ -246,18 +247,32 @@ def _segmented_attention(
     query, key, value = self.qkv(hidden_states).view(num_patches, 3, self.num_heads, -1).unbind(1)
     query, key = apply_rotary_pos_emb_vision(query, key, *position_embeddings)
     attended = torch.empty_like(query)
-    lengths = cu_seqlens.diff()
-    for length in lengths.unique().tolist():
-        first = cu_seqlens[:-1][lengths == length].long()
-        rows = (first[:, None] + torch.arange(length, device=first.device)).flatten()
+    for length, rows in _segments(cu_seqlens, query.device):
         # [segments, heads, length, head size]; if all segments are equally long, nothing is gathered.
         whole = rows.numel() == num_patches
         parts = (x if whole else x[rows] for x in (query, key, value))
-        q, k, v = (x.view(first.numel(), length, self.num_heads, -1).transpose(1, 2) for x in parts)
+        q, k, v = (x.view(-1, length, self.num_heads, x.shape[-1]).transpose(1, 2) for x in parts)
         out = F.scaled_dot_product_attention(q, k, v, scale=self.scaling).transpose(1, 2)
         out = out.reshape(rows.numel(), self.num_heads, -1)
         attended = out if whole else attended.index_copy(0, rows, out)
     return self.proj(attended.reshape(num_patches, -1))
+
+
+def _segments(cu_seqlens: Tensor, device: torch.device) -> list[tuple[int, Tensor]]:
+    """Each length and the rows of all segments that have it; read once per forward, since a GPU is waited for."""
+    if cu_seqlens not in _known_segments:
+        first = cu_seqlens.cpu()[:-1].long()
+        lengths = cu_seqlens.cpu().diff()
+        found = []
+        for length in lengths.unique().tolist():
+            rows = (first[lengths == length][:, None] + torch.arange(length)).flatten()
+            found.append((length, rows.to(device)))
+        _known_segments[cu_seqlens] = found
+    return _known_segments[cu_seqlens]
+
+
+_known_segments: WeakIdKeyDictionary = WeakIdKeyDictionary()
+"""All layers of a forward get the same boundaries."""
 
 
 def _linear_patch_embedding(model: Any) -> None:

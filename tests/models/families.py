@@ -51,7 +51,8 @@ SPEAKERS = """\
 """The system message opens the user's turn, and texts lose the whitespace around them."""
 GEMMA = """\
 {{ bos_token }}{% set ns = namespace(prefix='') %}{% for message in messages %}{% if message['role'] == 'system' %}\
-{% set ns.prefix = (message['content'] if message['content'] is string else message['content'][0]['text']) + '\\n\\n' %}\
+{% set text = message['content'] if message['content'] is string else message['content'][0]['text'] %}\
+{% set ns.prefix = text + '\\n\\n' %}\
 {% else %}<start_of_turn>{{ 'model' if message['role'] == 'assistant' else message['role'] }}
 {{ ns.prefix }}{% if message['content'] is string %}{{ message['content'] | trim }}{% else %}\
 {% for part in message['content'] %}{% if part['type'] == 'image' %}<start_of_image>{% else %}\
@@ -84,6 +85,8 @@ class Spec:
     """Names of tokens stand for their ids."""
     named_tokens: dict[str, str] = field(default_factory=dict)
     tokens: tuple[str, ...] = ()
+    plain_tokens: tuple[str, ...] = ()
+    """Not special: texts contain them."""
     template: str | None = None
     """None: the tiny model's own."""
     processor_settings: dict[str, Any] = field(default_factory=dict)
@@ -211,6 +214,7 @@ SPECS = {
             "image_token": "<image_soft_token>",
         },
         tokens=("<start_of_turn>", "<end_of_turn>"),
+        plain_tokens=("\n", "\n\n", "\n\n\n", "\n\n\n\n"),
         template=GEMMA,
         processor_settings={"image_seq_length": 4},
         ends=("<end_of_turn>", "<|endoftext|>"),
@@ -287,6 +291,7 @@ def build_folder(folder, family, tokenizer=None, num_rows=None):
             tiny.checkpoint_path("easy"), extra_special_tokens=spec.named_tokens
         )
         tokenizer.add_special_tokens({"additional_special_tokens": list(spec.tokens)})
+        tokenizer.add_tokens(list(spec.plain_tokens))
         tokenizer.bos_token = "<|endoftext|>"
     if spec.template is not None:
         tokenizer.chat_template = spec.template
@@ -300,6 +305,11 @@ def build_folder(folder, family, tokenizer=None, num_rows=None):
     )
     torch.manual_seed(0)
     model = AutoModelForImageTextToText.from_config(config)
+    for weight in model.parameters():
+        if (
+            weight.ndim > 1 and not weight.any()
+        ):  # Gemma's projection starts at zero and would hide every image
+            torch.nn.init.normal_(weight, std=0.1)
     ends = [vocabulary[end] for end in spec.ends]
     model.generation_config = GenerationConfig(eos_token_id=ends, pad_token_id=pad)
     model.save_pretrained(folder)

@@ -126,8 +126,10 @@ class GenericFamily(Family):
         return sorted({self.image_token_id, *(set(self.blank_image().grid) & special)})
 
     def positions(self, input_ids_L: Tensor, images: Sequence[EncodedImage]) -> Tensor:
-        if self._rope_index is None or not images:
+        if self._rope_index is None:
             return super().positions(input_ids_L, images)
+        if not images:
+            return super().positions(input_ids_L, images).expand(3, -1)
         grids = torch.cat([image.inputs["image_grid_thw"] for image in images])  # type: ignore[attr-defined]
         types = (input_ids_L == self.image_token_id).int()[None]
         known = inspect.signature(self._rope_index).parameters

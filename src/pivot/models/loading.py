@@ -89,6 +89,21 @@ def check_folder(name: str, options: ModelOptions | None = None) -> None:
         check_weights(name, report, stored_weights(path))
 
 
+def check_shardable(name: str) -> None:
+    """Refuse a local model of a family that an engine with sharded weights cannot run."""
+    path = Path(resolve_model(name))
+    if path.is_dir():
+        check_encodes_apart(read_config(str(path)).model_type)
+
+
+def check_encodes_apart(model_type: str) -> None:
+    """A UserError for families that only run as a whole, which an engine with sharded weights cannot do."""
+    if not find_family(model_type).encodes_apart:
+        raise UserError(
+            f"{model_type} models have no family of their own here and train on one device alone; use --engine local"
+        )
+
+
 def prepare_forward(model: Any) -> None:
     """Replace the model's forwards by faster ones with the same results, in place."""
     find_family(model.config.model_type).prepare(model)

@@ -138,7 +138,7 @@ class Corruptor:
         canvas = raw_canvas(pixels_HWC, family.patch_size)
         where, values = (torch.as_tensor(part) for part in self._apply(canvas, generator))
         corrupted_HWC = torch.where(where, values, canvas.values).to(torch.uint8)
-        return family.encode_image(Image.fromarray(corrupted_HWC.numpy()))
+        return self.encoder.encode_image(Image.fromarray(corrupted_HWC.numpy()), encoded.prompt)
 
     def _apply(self, canvas: Canvas, generator: torch.Generator) -> tuple[Tensor | bool, Tensor | float]:
         found = find(self.corruption.kind)(canvas, self.corruption, generator)

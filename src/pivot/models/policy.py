@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
-from transformers.cache_utils import Cache, DynamicCache
+from transformers.cache_utils import Cache
 
 from pivot.method import token_statistics
 from pivot.models.decoding import Continuation, PrefilledPrompts
@@ -156,7 +156,7 @@ class Policy:
         mask = None
         if min(lengths) < longest:
             mask = self.family.prefill_mask(self.model, seen_PL).to(self.device)
-        cache = DynamicCache()
+        cache = self.family.new_cache(self.model)
         inputs = self.embed(ids_PL.to(self.device), self.features(prompts))
         hidden_PD = self.hidden(inputs, positions_APL.to(self.device), mask, cache)[:, -1]
         position_P = torch.tensor([p.next_position for p in prompts], device=self.device)

@@ -30,7 +30,7 @@ from pivot.engines.settings import model_options
 from pivot.engines.verl.compose import ClusterOptions, Launch, compose, device_of
 from pivot.errors import UserError
 from pivot.jsonl import read_rows
-from pivot.models.loading import check_folder
+from pivot.models.loading import check_folder, check_shardable
 from pivot.rewards.judge import MEMORY
 from pivot.runs.folder import RunFolder, read_status
 from pivot.runs.resuming import Accept, find_start
@@ -102,12 +102,14 @@ def saved_options(out: Path) -> ClusterOptions | None:
 def describe(config: Config, out: Path, cluster: ClusterOptions) -> str:
     """What `--dry-run` prints: the command, its environment, and the configuration it starts from."""
     check_supported(config)
+    check_shardable(config.model.path)
     settings = json.dumps(to_dict(config), indent=2)
     return f"# {out / 'config.json'}\n{settings}\n\n# verl is started with\n{compose(config, cluster, out).text()}"
 
 
 def _check(config: Config, cluster: ClusterOptions) -> None:
     check_supported(config)
+    check_shardable(config.model.path)
     check_machine(config, cluster)
     check_environment()
     check_folder(config.model.path, model_options(config))

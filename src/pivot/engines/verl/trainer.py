@@ -26,7 +26,7 @@ from pivot.engines.settings import model_options
 from pivot.engines.verl.launch import PROGRESS, STOP
 from pivot.engines.verl.worker import PivotWorker, RayRanks
 from pivot.errors import UserError
-from pivot.models.loading import load_tokenizer_only
+from pivot.models.loading import check_encodes_apart, load_tokenizer_only
 from pivot.runs.folder import RunFolder
 from pivot.runs.resuming import Accept, find_start
 from pivot.runs.run import Run
@@ -73,6 +73,7 @@ class PivotTrainer(PPOTrainerSync):
     def _init_tokenizer(self) -> None:
         folder = Path(self.config.actor_rollout_ref.model.path)
         self.tokenizer_only = load_tokenizer_only(folder, model_options(self.run.config))
+        check_encodes_apart(self.tokenizer_only.model.config.model_type)
         self.tokenizer, self.processor = self.tokenizer_only.tokenizer, None
 
     def _init_dataloader(self) -> None:

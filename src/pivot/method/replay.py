@@ -88,8 +88,8 @@ class StoredGroups(Part):
 
     Both rules store whole groups with their log-probs and train on them with the policy loss, whose ratio is that to
     the stored log-probs. `by_advantage` is VL-Rethinker's selective sample replay (arXiv 2504.08837), which draws
-    sample j with probability |A_j|^alpha / sum_k |A_k|^alpha. We draw a group with the sum of its samples' weights and give
-    its sample j the weight G |A_j|^alpha / sum_k |A_k|^alpha: what G draws within the group give it on average.
+    sample j with probability |A_j|^alpha / sum_k |A_k|^alpha. We draw a group with the sum of its samples' weights and
+    give its sample j the weight G |A_j|^alpha / sum_k |A_k|^alpha: what G draws within the group give it on average.
     `by_score` is TRL's experimental trainer: groups of the largest sum_j |A_j| std(R) are kept, and drawn by it.
     """
 

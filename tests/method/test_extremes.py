@@ -34,6 +34,7 @@ def extreme_batch(clean: float, other: float, mask: Tensor, dtype: torch.dtype) 
 
     rows = len(mask)
     return Batch(
+        max_tokens=8,
         mask_BT=mask,
         rewards_B=(torch.arange(rows) % 2).to(dtype),
         format_B=torch.ones(rows, dtype=dtype),

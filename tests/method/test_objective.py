@@ -48,6 +48,7 @@ def full_batch(ragged, seed: int, dtype: torch.dtype = torch.float64) -> Batch:
         return torch.cat([values, blank if targets is None else targets])
 
     return Batch(
+        max_tokens=50,
         mask_BT=with_targets(rows.mask_BT, target_mask),
         rewards_B=with_targets(rows.correct_B.to(dtype)),
         format_B=torch.zeros(2 * num_rows, dtype=dtype),

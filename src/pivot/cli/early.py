@@ -43,7 +43,7 @@ def check_configuration(args: argparse.Namespace) -> None:
     if method is not None and ":" in method:
         check_file(method, "method")
     elif method is not None and not outside:
-        check_method(method, method_names())
+        check_method(method.partition("+")[0], method_names())  # METHOD+MODULE adds a module
 
 
 def check_settings(paths: Iterable[str], *, outside: bool = False) -> None:

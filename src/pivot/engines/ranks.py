@@ -86,7 +86,7 @@ class RanksEngine:
     def prepare(self, prompt: Prompt) -> MeasuredPrompt:
         """Each image is opened once here, to find those that cannot be decoded."""
         known = self._measured.get(prompt.id)
-        if known is None:
+        if known is None or known.prompt != prompt:  # NoisyRollout: other noise in each step
             try:
                 for source in prompt.images:
                     open_rgb(source)

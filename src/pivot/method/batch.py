@@ -72,6 +72,11 @@ class Batch:
     new_entropy_BT: Tensor | None = None
     """Full-vocabulary entropy of the same pass, for the `exact` entropy penalty."""
 
+    stored_B: Tensor | None = None
+    """bool: rows of stored groups (SSR), whose old log-probs are those of the step that sampled them."""
+    max_tokens: int | None = None
+    """The length limit of responses, the constant that `aggregation=constant` divides by."""
+
     @property
     def correct_B(self) -> Tensor:
         """bool: responses that count as correct, for the sign s (Eq. 8) and sign protection (Eq. 15)."""

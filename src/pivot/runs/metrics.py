@@ -97,6 +97,8 @@ def _rollout(outcome: StepOutcome) -> Row:
         "rollout/groups_dropped": len(selection.sampled) - len(selection.kept) - len(selection.surplus),
         "rollout/tries": selection.rounds,
         "rollout/tokens": sum(lengths),
+        **({} if outcome.noise_level is None else {"rollout/noise_level": outcome.noise_level}),
+        **({} if outcome.num_stored is None else {"rollout/groups_stored": outcome.num_stored}),
     }
 
 

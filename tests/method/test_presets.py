@@ -29,10 +29,10 @@ def changed(name: str, base: str) -> dict[str, object]:
     return {n: value for n, value in one.items() if value != other[n]}
 
 
-def test_the_papers_thirteen_methods_calibrls_own_script_and_four_of_ours() -> None:
+def test_the_papers_thirteen_methods_two_more_calibrls_own_script_and_four_of_ours() -> None:
     assert set(PRESETS) == {
-        "grpo", "dapo", "papo", "vppo", "calibrl", "calibrl-vaa", "calibrl-original", "off-pg-vaa", "off-sft-vaa",
-        "ser", "vaa", "ser-vaa-local", "pivot", "pivot-grpo", "pivot-bounded", "pivot-adaptive", "pivot-absolute",
+        "grpo", "dapo", "papo", "vppo", "pepo", "pgpo", "calibrl", "calibrl-vaa", "calibrl-original",
+        "off-pg-vaa", "off-sft-vaa", "ser", "vaa", "ser-vaa-local", "pivot", "pivot-grpo", "pivot-bounded", "pivot-adaptive", "pivot-absolute",
         "pivot-weighted",
     }  # fmt: skip
     assert all(name == method.name and method.summary for name, method in PRESETS.items())
@@ -50,6 +50,8 @@ SER = {"replay": True, "anchor_use": "calibrate"}
         ("papo", "dapo", {"perception_coef": 0.01, "clean_entropy_coef": 0.03, "corrupted_entropy_coef": 0.03,
                           "corrupt_raw_image": True}),
         ("vppo", "dapo", {"token_keep_share": 0.4, "shaping_floor": 0.9, "corrupt_probability": 0.5}),
+        ("pepo", "dapo", {"token_weights": "pepo"}),
+        ("pgpo", "dapo", {"token_weights": "pgpo", "entropy_coef": 0.0}),
         ("calibrl", "dapo", {"anchor_use": "calibrate", "anchor_source": "expert", "calibration": "position",
                              "calibration_shape": "leaky_relu", "anchor_coef": 0.1}),
         ("calibrl-vaa", "calibrl", VAA),
@@ -108,9 +110,13 @@ def test_numbers_from_the_baselines_own_code() -> None:
 def test_what_each_method_needs() -> None:
     assert {n for n, m in PRESETS.items() if m.needs_reference} == {"grpo", "pivot-grpo"}
     assert {n for n, m in PRESETS.items() if not m.needs_corrupted} == {
-        "grpo", "dapo", "calibrl", "calibrl-original", "ser",
+        "grpo", "dapo", "pepo", "calibrl", "calibrl-original", "ser",
     }  # fmt: skip
-    assert {n for n, m in PRESETS.items() if not m.needs_anchors} == {"grpo", "dapo", "papo", "vppo", "vaa"}
+    assert {n for n, m in PRESETS.items() if m.needs_similarity} == {"pepo"}
+    assert {n for n, m in PRESETS.items() if m.hides_image} == {"pgpo"}
+    assert {n for n, m in PRESETS.items() if not m.needs_anchors} == {
+        "grpo", "dapo", "papo", "vppo", "pepo", "pgpo", "vaa",
+    }  # fmt: skip
 
 
 def test_an_unknown_method_names_the_nearest() -> None:

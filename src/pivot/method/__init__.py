@@ -35,6 +35,8 @@ from pivot.method.method import ImageCorruption, Method, UnknownSetting
 from pivot.method.numerics import k3_divergence, on_valid, sequence_mean, token_mean, valid_logprobs
 from pivot.method.objective import count_totals, objective
 from pivot.method.part import Bounds, LossTerm, Part, Totals
+from pivot.method.pepo import PerceptionExploration, perception_weights
+from pivot.method.pgpo import PerceptionGrounding, dependency_score, gated_weights
 from pivot.method.policy_loss import PolicyLoss, PolicyTerms, policy_loss, policy_terms
 from pivot.method.presets import PRESETS, preset, register_method
 from pivot.method.replay import Anchors, Replay, select_anchor
@@ -84,6 +86,8 @@ __all__ = [
     "OffPolicy",
     "Part",
     "Perception",
+    "PerceptionExploration",
+    "PerceptionGrounding",
     "PolicyLoss",
     "PolicyTerms",
     "ReferenceKL",
@@ -104,9 +108,11 @@ __all__ = [
     "calibration_terms",
     "count_anchored_tokens",
     "count_totals",
+    "dependency_score",
     "detrend",
     "entropy_gate",
     "future_support",
+    "gated_weights",
     "group_advantage",
     "k3_divergence",
     "leaky_margin",
@@ -114,6 +120,7 @@ __all__ = [
     "nll_penalty",
     "objective",
     "on_valid",
+    "perception_weights",
     "policy_loss",
     "policy_terms",
     "position_gap",

@@ -9,6 +9,8 @@ from typing import Any, ClassVar, Literal
 from pivot.method.advantage import GroupAdvantage
 from pivot.method.calibration import Calibration
 from pivot.method.part import Bounds, LossTerm, Part
+from pivot.method.pepo import PerceptionExploration
+from pivot.method.pgpo import PerceptionGrounding
 from pivot.method.policy_loss import PolicyLoss
 from pivot.method.replay import Anchors, Replay
 from pivot.method.terms import (
@@ -54,7 +56,7 @@ class Method:
     advantage: GroupAdvantage = GroupAdvantage()  # noqa: RUF009 - frozen
     """From rewards to advantages (Eq. 2)."""
     visual: VisualPart | None = None
-    """What the image changes about advantages: VAA (Eq. 10-15) or VPPO."""
+    """What the image changes about advantages: VAA (Eq. 10-15), VPPO, PEPO or PGPO."""
     replay: Replay | None = None
     """Prompts from the experience buffer (Eq. 6)."""
     anchors: Anchors | None = None
@@ -93,6 +95,16 @@ class Method:
     def needs_corrupted(self) -> bool:
         """Whether the responses are also scored under the corrupted image."""
         return self.needs("corrupted_logprobs_BT")
+
+    @property
+    def hides_image(self) -> bool:
+        """Whether the corrupted pass hides the image from attention."""
+        return self.visual is not None and self.visual.hides_image
+
+    @property
+    def needs_similarity(self) -> bool:
+        """Whether hidden states of responses are compared with those of the image."""
+        return self.needs("similarity_BT")
 
     @property
     def needs_reference(self) -> bool:
@@ -138,6 +150,9 @@ class Method:
         """Every known setting, flat; those of parts that the method lacks at the values that mean off."""
         values = off_settings() | {"dynamic_sampling": self.dynamic_sampling}
         values |= {"replay": self.replay is not None, "anchor_use": self._anchor_use}
+        values["token_weights"] = next(
+            (n for n, kind in TOKEN_WEIGHTS.items() if type(self.visual) is kind), "none"
+        )
         for part in self.parts():
             values |= {field.name: getattr(part, field.name) for field in fields(part)}
         return values
@@ -184,6 +199,8 @@ class Switches(Part):
     """Drop groups that are all right or all wrong and sample others (DAPO)."""
     utility: Literal["none", "local", "future"] = "none"
     """Visual utility: none, U = c (the ablation VAA_local), or Eq. 13."""
+    token_weights: Literal["none", "pepo", "pgpo"] = "none"
+    """Weigh the advantage of each token as PEPO or PGPO does."""
     replay: bool = False
     """Draw part of each batch from the experience buffer (Eq. 6)."""
     anchor_use: Literal["none", "calibrate", "off_policy", "sft"] = "none"
@@ -200,6 +217,9 @@ WEIGHTED_TERMS: Mapping[type[LossTerm], tuple[str, ...]] = {
 
 TOKEN_SELECTION_OFF: Mapping[str, Any] = {"token_keep_share": 1.0, "shaping_floor": None}
 """Values at which VPPO's part does nothing."""
+
+TOKEN_WEIGHTS: Mapping[str, type[VisualPart]] = {"pepo": PerceptionExploration, "pgpo": PerceptionGrounding}
+"""`token_weights` -> its visual part."""
 
 ANCHOR_USES: Mapping[str, type[LossTerm]] = {
     "calibrate": Calibration,
@@ -219,6 +239,8 @@ KNOWN_PARTS: tuple[type[Part], ...] = (
     GroupAdvantage,
     VariantAllocation,
     TokenSelection,
+    PerceptionExploration,
+    PerceptionGrounding,
     Replay,
     Anchors,
     ImageCorruption,
@@ -229,6 +251,7 @@ KNOWN_PARTS: tuple[type[Part], ...] = (
 SWITCH_OF: Mapping[type[Part], str] = {
     VariantAllocation: "utility",
     TokenSelection: "token_keep_share",
+    **dict.fromkeys(TOKEN_WEIGHTS.values(), "token_weights"),
     Replay: "replay",
     Anchors: "anchor_use",
     **{kind: names[0] for kind, names in WEIGHTED_TERMS.items()},
@@ -273,14 +296,22 @@ def _switched(method: Method, changes: Mapping[str, Any]) -> Method:
 
 
 def _visual(visual: VisualPart | None, changes: Mapping[str, Any]) -> VisualPart | None:
-    utility = changes.get("utility")
+    utility, weights = changes.get("utility"), changes.get("token_weights")
     if utility == "none" and isinstance(visual, VisualAllocation):
+        visual = None
+    if weights is not None and type(visual) in TOKEN_WEIGHTS.values() and not _weighs(visual, weights):
         visual = None
     given = {name: changes[name] for name in TOKEN_SELECTION_OFF if name in changes}
     if given and (visual is None or isinstance(visual, TokenSelection)):
         selection = replace(visual or TokenSelection(**TOKEN_SELECTION_OFF), **given)
         is_off = all(getattr(selection, name) == off for name, off in TOKEN_SELECTION_OFF.items())
         visual = None if is_off else selection
+    if weights in TOKEN_WEIGHTS and not _weighs(visual, weights):
+        if visual is not None:
+            raise ValueError(
+                f"token_weights cannot be {weights!r}: the method has another visual part already"
+            )
+        visual = TOKEN_WEIGHTS[weights]()
     if utility in (None, "none") or isinstance(visual, VisualAllocation):
         pass
     elif visual is not None:
@@ -294,6 +325,10 @@ def _visual(visual: VisualPart | None, changes: Mapping[str, Any]) -> VisualPart
     ):
         visual = VariantAllocation(**vars(visual))
     return visual
+
+
+def _weighs(visual: VisualPart | None, chosen: str) -> bool:
+    return type(visual) is TOKEN_WEIGHTS.get(chosen)
 
 
 def _weighted_terms(terms: tuple[LossTerm, ...], changes: Mapping[str, Any]) -> tuple[LossTerm, ...]:

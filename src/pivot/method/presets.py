@@ -10,6 +10,8 @@ from types import MappingProxyType
 from pivot.method.advantage import GroupAdvantage
 from pivot.method.calibration import Calibration
 from pivot.method.method import ImageCorruption, Method
+from pivot.method.pepo import PerceptionExploration
+from pivot.method.pgpo import PerceptionGrounding
 from pivot.method.policy_loss import PolicyLoss
 from pivot.method.replay import Anchors, Replay
 from pivot.method.terms import (
@@ -43,6 +45,18 @@ VPPO = Method(
     "DAPO on the 40% most image-dependent tokens, advantage shaped by the response's dependency",
     visual=TokenSelection(),
     corruption=ImageCorruption(corrupt_probability=0.5),
+)
+PEPO = replace(
+    DAPO,
+    name="pepo",
+    summary="DAPO, tokens weighed by their similarity to the image and their entropy (PEPO_D)",
+    visual=PerceptionExploration(),
+)
+PGPO = Method(
+    "pgpo",
+    "DAPO, tokens weighed by how much hiding the image changes them; no entropy penalty",
+    visual=PerceptionGrounding(),
+    terms=(),
 )
 CALIBRL = Method(
     "calibrl",
@@ -122,7 +136,7 @@ ABLATIONS = (
 )
 
 _GROUPED = {
-    "Baselines": (GRPO, DAPO, PAPO, VPPO, CALIBRL, CALIBRL_VAA, CALIBRL_ORIGINAL),
+    "Baselines": (GRPO, DAPO, PAPO, VPPO, PEPO, PGPO, CALIBRL, CALIBRL_VAA, CALIBRL_ORIGINAL),
     "PIVOT and its ablations": ABLATIONS,
     "Our variants of PIVOT": variants_of(PIVOT),
 }

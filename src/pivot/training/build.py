@@ -120,6 +120,7 @@ def plan_of(config: Config) -> StepPlan:
         sampling=Sampling(rollout.temperature, rollout.top_p, rollout.top_k, rollout.max_tokens),
         seed=config.train.seed,
         learning_rate=partial(learning_rate, config),
+        steps=config.train.steps,
         oversample=rollout.oversample,
         recompute_logprobs=rollout.recompute_logprobs,
         store_logprobs=config.method.trains_on_experience if stored is None else stored,

@@ -38,6 +38,8 @@ class StepPlan:
     seed: int
     learning_rate: Callable[[int], float]
     """By step."""
+    steps: int = 1
+    """Of the whole run, for what a method schedules."""
     oversample: bool = True
     """Sample more prompts than are missing, by the share that the filter recently dropped."""
     recompute_logprobs: bool = False
@@ -114,6 +116,7 @@ class Trainer:
         elif selection.kept:
             outcome.anchors = self._anchor(selection, step)  # Eq. 4, 5, 7: y_exp
             outcome.groups, batch = self._batch(selection.kept, step)
+            batch = replace(batch, progress=(step - 1) / max(self.plan.steps - 1, 1))
             batch = self._score(outcome.groups, batch, step)  # log p, log q, H
             batch, outcome.diagnostics = allocate_advantage(self.method, batch)  # Eq. 2, 10-15: A_final
             self.updating_step = step
@@ -242,11 +245,16 @@ class Trainer:
 
     def _score(self, groups: Sequence[RolloutGroup], batch: Batch, step: int) -> Batch:
         """The passes that sampling did not make: the corrupted image, the reference, and a clean one if needed."""
-        cap = self.plan.importance_cap
+        cap, similar = self.plan.importance_cap, self.method.needs_similarity
         width, units = batch.mask_BT.shape[1], units_of(groups)
+        recompute = self.plan.recompute_logprobs or _lacks_logprobs(groups)
         with self.clock.phase("score"):
-            if self.plan.recompute_logprobs or _lacks_logprobs(groups):
-                found = self.engine.score(ScoreRequest(units, step, "clean"))
+            if recompute or similar:
+                found = self.engine.score(ScoreRequest(units, step, "clean", with_similarity=similar))
+                if similar:
+                    assert found.similarity_BT is not None
+                    batch = replace(batch, similarity_BT=_as_wide(found.similarity_BT, width))
+            if recompute:
                 clean_BT = _as_wide(found.logprobs_BT, width)
                 # An experience keeps the log-probs that were recorded with it.
                 old_BT = torch.where(batch.given("off_policy_B")[:, None], batch.old_logprobs_BT, clean_BT)

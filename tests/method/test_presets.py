@@ -31,9 +31,9 @@ def changed(name: str, base: str) -> dict[str, object]:
 
 def test_the_papers_thirteen_methods_two_more_calibrls_own_script_and_four_of_ours() -> None:
     assert set(PRESETS) == {
-        "grpo", "dapo", "papo", "vppo", "pepo", "pgpo", "calibrl", "calibrl-vaa", "calibrl-original",
-        "off-pg-vaa", "off-sft-vaa", "ser", "vaa", "ser-vaa-local", "pivot", "pivot-grpo", "pivot-bounded", "pivot-adaptive", "pivot-absolute",
-        "pivot-weighted",
+        "grpo", "dapo", "papo", "vppo", "pepo", "pgpo", "calibrl", "calibrl-vaa", "calibrl-original", "off-pg-vaa",
+        "off-sft-vaa", "ser", "vaa", "ser-vaa-local", "pivot", "pivot-grpo", "pivot-bounded", "pivot-adaptive",
+        "pivot-absolute", "pivot-weighted",
     }  # fmt: skip
     assert all(name == method.name and method.summary for name, method in PRESETS.items())
 

@@ -15,6 +15,8 @@ from pivot.engines.base import ScoreRequest
 from pivot.engines.scoring import Scorer
 from pivot.engines.settings import corruption_of, packing_of
 from pivot.errors import UserError, nearest
+from pivot.evaluation.matching import BenchmarkJudge
+from pivot.evaluation.target import Conditions, GivenOptions, Target, choose_conditions, leased_target
 from pivot.method import (
     PRESETS,
     Batch,
@@ -30,8 +32,10 @@ from pivot.models.encoding import EncodedPrompt
 from pivot.models.policy import Policy, ResponseStatistics
 from pivot.models.rows import PromptWithResponses
 from pivot.runs.rollout_records import data_uri
-from pivot.token_scores import allocation_of
-from pivot.types import Response, Reward
+from pivot.sampling import Sampling, sample_responses
+from pivot.token_scores import ImageLike, allocation_of, config_of, load, make_prompt
+from pivot.training.prompts import tokenize_response
+from pivot.types import Prompt, Response, Reward
 
 
 @dataclass(frozen=True)
@@ -124,6 +128,89 @@ class CreditMap:
         from pivot.report.credit import write_credit
 
         return write_credit(self, Path(path))
+
+
+@dataclass(frozen=True)
+class CreditRequest:
+    """What to measure; the command's options.
+
+    Example:
+        CreditRequest(samples=4, methods=("pivot", "vppo"))
+    """
+
+    responses: tuple[str, ...] = ()
+    """Texts to score besides the samples."""
+    samples: int = 4
+    methods: tuple[str, ...] = METHODS
+    temperature: float = 1.0
+    seed: int = 0
+    """Of the samples and of the corruption."""
+    options: GivenOptions = field(default_factory=GivenOptions)
+
+
+def credit(target: Target, prompt: Prompt, request: CreditRequest) -> CreditMap:
+    """Sample responses to a prompt, add the given ones, grade them if the answer is known, and measure their tokens."""
+    methods = choose_methods(request.methods)
+    if not prompt.images:
+        raise UserError("the question has no image, so no token can depend on one; give an image")
+    config = config_of(target)
+    config = replace(config, train=replace(config.train, seed=request.seed))
+    (conditions,) = choose_conditions([target], request.options)
+    policy = load(target, config, conditions)
+    encoded = policy.encoder.encode(conditions.prompt.value.style.apply(prompt))
+    responses = _responses(policy, encoded, conditions, request)
+    if prompt.answer:
+        with BenchmarkJudge(conditions.grader.value, prompt=conditions.prompt.value) as judge:
+            rewards = judge.judge([prompt] * len(responses), [y.text for y in responses])
+        for response, reward in zip(responses, rewards, strict=True):
+            response.reward = reward
+    measured, views = measure_responses(policy, config, encoded, responses, methods)
+    first_given = len(measured) - len(request.responses)
+    return CreditMap(
+        model=target.name,
+        question=prompt.question,
+        answer=prompt.answer,
+        measures=tuple(measure for measure in MEASURES if measure.method in methods),
+        responses=tuple(replace(y, given=number >= first_given) for number, y in enumerate(measured)),
+        images=[data_uri(policy.family.picture(image)) for image in encoded.images],
+        views=views,
+        facts={
+            "Prompt": prompt.id,
+            "Settings": conditions.describe(graded=bool(prompt.answer)),
+            "Sampling": f"temperature {request.temperature:g}, seed {request.seed}",
+        },
+    )
+
+
+def credit_of(
+    model: str | Path,
+    image: ImageLike | Sequence[ImageLike],
+    question: str,
+    answer: str,
+    request: CreditRequest,
+) -> CreditMap:
+    """See `pivot.credit`."""
+    prompt = replace(make_prompt(image, question), answer=answer)
+    with leased_target(str(model)) as target:
+        return credit(target, prompt, request)
+
+
+def _responses(
+    policy: Policy, prompt: EncodedPrompt, conditions: Conditions, request: CreditRequest
+) -> list[Response]:
+    """The samples, then the given ones."""
+    found: list[Response] = []
+    if request.samples:
+        sampling = Sampling(temperature=request.temperature, max_tokens=conditions.max_tokens.value)
+        drawn = sample_responses(policy, [prompt], request.samples, sampling, key=(request.seed, "credit"))
+        found += dict(drawn)[0]
+    for text in request.responses:
+        if not text.strip():
+            raise UserError("the response to score is empty; give its text")
+        found.append(Response(tokenize_response(text, policy.encoder), text, None, None, truncated=False))
+    if not found:
+        raise UserError("there is no response to measure; ask for samples or give one")
+    return found
 
 
 def choose_methods(names: Sequence[str]) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from pivot.engines.base import ScoreRequest
 from pivot.engines.scoring import Scorer, response_means
 from pivot.engines.settings import corruption_of, logprob_temperature, packing_of
 from pivot.errors import UserError
-from pivot.evaluation.target import GivenOptions, Target, choose_conditions, find_target
+from pivot.evaluation.target import Conditions, GivenOptions, Target, choose_conditions, find_target
 from pivot.method import PRESETS, Batch, Method, VisualAllocation
 from pivot.models.corruption import CORRUPTIONS, Corruptor
 from pivot.models.loading import ModelOptions, load_policy
@@ -91,7 +91,8 @@ def score(
     else:
         target = find_target(str(model))
         config = config_of(target)
-        policy = _load(target, config)
+        (conditions,) = choose_conditions([target], GivenOptions())
+        policy = load(target, config, conditions)
     if method is not None:
         config = replace(config, method=find_method(method))
     prompt = config.prompt.style.apply(prompt)
@@ -164,8 +165,8 @@ def config_of(target: Target) -> Config:
     return config if "source" in stored else overlay(config, {"method": stored})
 
 
-def _load(target: Target, config: Config) -> Policy:
-    (conditions,) = choose_conditions([target], GivenOptions())
+def load(target: Target, config: Config, conditions: Conditions) -> Policy:
+    """The model, with log-probs at the temperature of the configuration."""
     low, high = conditions.limits.value
     options = ModelOptions(dtype=conditions.dtype.value, min_pixels=low, max_pixels=high)
     policy = load_policy(str(target.folder), options)

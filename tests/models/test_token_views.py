@@ -1,4 +1,4 @@
-"""What PEPO and PGPO see: similarity to the image's hidden states, and responses with the image hidden, by naive loops."""
+"""What PEPO and PGPO see, by naive loops: likeness to the hidden states of the image, and a hidden image."""
 
 import runpy
 from pathlib import Path

@@ -115,8 +115,7 @@ def _row_head(measure: Measure) -> str:
 
 def _top_tokens(found: CreditMap) -> str:
     rows = "".join(
-        f"<tr>{_row_head(measure)}<td>{_tops(found, measure)}</td></tr>"
-        for measure in found.measures
+        f"<tr>{_row_head(measure)}<td>{_tops(found, measure)}</td></tr>" for measure in found.measures
     )
     return f'<div class="table-wrap"><table class="tops"><tbody>{rows}</tbody></table></div>'
 

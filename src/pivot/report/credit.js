@@ -69,7 +69,7 @@ function shadesOf(response, measure, byRank) {
   const [low, high] = sides.map(reach);
   const signed = below.length > 0;
   const shades = values.map((value) => Math.max(-1, Math.min(1, (value - measure.neutral) / (value < measure.neutral ? low : high))));
-  const ends = [measure.neutral - low, measure.neutral, measure.neutral + high].map((value) => number(value));
+  const ends = [measure.neutral - low, measure.neutral, measure.neutral + high].map((value) => number(Math.abs(value) < 1e-6 ? 0 : value));
   return { shades, ends: signed ? ends : ends.slice(1), signed };
 }
 

@@ -29,12 +29,12 @@ def changed(name: str, base: str) -> dict[str, object]:
     return {n: value for n, value in one.items() if value != other[n]}
 
 
-def test_the_papers_thirteen_methods_calibrls_own_script_four_of_ours_and_ten_of_others() -> None:
+def test_the_papers_thirteen_methods_calibrls_own_script_four_of_ours_and_twelve_of_others() -> None:
     assert set(PRESETS) == {
         "grpo", "dapo", "papo", "vppo", "calibrl", "calibrl-vaa", "calibrl-original", "off-pg-vaa", "off-sft-vaa",
         "ser", "vaa", "ser-vaa-local", "pivot", "pivot-grpo", "pivot-bounded", "pivot-adaptive", "pivot-absolute",
         "pivot-weighted", "gspo", "dr-grpo", "cispo", "sapo", "rloo", "reinforce-pp", "noisy-rollout", "exgrpo", "ssr",
-        "grpo-replay",
+        "grpo-replay", "pepo", "pgpo",
     }  # fmt: skip
     assert all(name == method.name and method.summary for name, method in PRESETS.items())
 
@@ -52,6 +52,8 @@ PLAIN = {"dual_clip": None, "entropy_coef": 0.0, "dynamic_sampling": False}
         ("papo", "dapo", {"perception_coef": 0.01, "clean_entropy_coef": 0.03, "corrupted_entropy_coef": 0.03,
                           "corrupt_raw_image": True}),
         ("vppo", "dapo", {"token_keep_share": 0.4, "shaping_floor": 0.9, "corrupt_probability": 0.5}),
+        ("pepo", "dapo", {"token_weights": "pepo"}),
+        ("pgpo", "dapo", {"token_weights": "pgpo", "entropy_coef": 0.0}),
         ("calibrl", "dapo", {"anchor_use": "calibrate", "anchor_source": "expert", "calibration": "position",
                              "calibration_shape": "leaky_relu", "anchor_coef": 0.1}),
         ("calibrl-vaa", "calibrl", VAA),
@@ -137,10 +139,12 @@ def test_what_each_method_needs() -> None:
         "grpo-replay",
     }
     assert {n for n, m in PRESETS.items() if not m.needs_corrupted} == {
-        "grpo", "dapo", "calibrl", "calibrl-original", "ser", "exgrpo", *others,
+        "grpo", "dapo", "pepo", "calibrl", "calibrl-original", "ser", "exgrpo", *others,
     }  # fmt: skip
+    assert {n for n, m in PRESETS.items() if m.needs_similarity} == {"pepo"}
+    assert {n for n, m in PRESETS.items() if m.hides_image} == {"pgpo"}
     without = {n for n, m in PRESETS.items() if not m.needs_anchors}
-    assert without == {"grpo", "dapo", "papo", "vppo", "vaa", *others}
+    assert without == {"grpo", "dapo", "papo", "vppo", "vaa", "pepo", "pgpo", *others}
 
 
 def test_an_unknown_method_names_the_nearest() -> None:

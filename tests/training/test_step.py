@@ -12,8 +12,8 @@ import torch
 from pivot.config import validate
 from pivot.runs.run import train
 
-METHODS = ("grpo", "dapo", "papo", "vppo", "calibrl", "calibrl-vaa", "calibrl-original", "off-pg-vaa", "off-sft-vaa",
-           "ser", "vaa", "ser-vaa-local", "pivot", "pivot-grpo")  # fmt: skip
+METHODS = ("grpo", "dapo", "papo", "vppo", "pepo", "pgpo", "calibrl", "calibrl-vaa", "calibrl-original",
+           "off-pg-vaa", "off-sft-vaa", "ser", "vaa", "ser-vaa-local", "pivot", "pivot-grpo")  # fmt: skip
 
 
 def same_weights(a, b):
@@ -45,7 +45,9 @@ def test_a_module_that_is_on_is_not_dapo(tmp_path, small_config, weights, dapo_r
     assert not same_weights(weights(dapo_run), weights(tmp_path / "vaa"))
 
 
-@pytest.mark.parametrize("method", ["pivot", "papo", "vppo", "pivot-grpo", "off-sft-vaa", "off-pg-vaa"])
+@pytest.mark.parametrize(
+    "method", ["pivot", "papo", "vppo", "pepo", "pgpo", "pivot-grpo", "off-sft-vaa", "off-pg-vaa"]
+)
 def test_micro_batches_and_layout_change_nothing(small_config, method, make_trainer, prime):
     """One update, so that differences cannot grow: loss, terms and gradient norm to 1e-5."""
     found = []
@@ -57,8 +59,8 @@ def test_micro_batches_and_layout_change_nothing(small_config, method, make_trai
         ("auto", 700),
     ):
         config = small_config(
-            method, "train.minibatch_prompts=6", "method.warmup_share=0", "rollout.max_tries=1",
-            f"train.layout={layout}", f"train.micro_batch_tokens={budget}",
+            method, "train.minibatch_prompts=6", "method.warmup_share=0", "method.pepo_schedule=constant",
+            "rollout.max_tries=1", f"train.layout={layout}", f"train.micro_batch_tokens={budget}",
         )  # fmt: skip
         trainer = make_trainer(config)
         prime(trainer)

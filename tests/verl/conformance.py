@@ -124,8 +124,8 @@ def compare(one, other, found: dict[str, float]) -> None:
         found[name] = max(found[name], float(apart.max()) if a.numel() else 0.0)
 
     assert [g.prompt.id for g in one.groups] == [g.prompt.id for g in other.groups]
-    for name in ("clean_logprobs_BT", "entropy_BT", "corrupted_logprobs_BT", "reference_logprobs_BT",
-                 "anchor_logprob_B", "advantage_BT", "policy_mask_BT"):  # fmt: skip
+    for name in ("clean_logprobs_BT", "entropy_BT", "corrupted_logprobs_BT", "similarity_BT",
+                 "reference_logprobs_BT", "anchor_logprob_B", "advantage_BT", "policy_mask_BT"):  # fmt: skip
         note(name, getattr(one.batch, name), getattr(other.batch, name))
     for name in ("support_BT", "utility_BT"):
         note(name, getattr(one.diagnostics, name), getattr(other.diagnostics, name))

@@ -79,6 +79,7 @@ def test_the_rows_reach_every_part(differences):
         assert bool(found["replayed"]) == (switches.replay is not None), method
         assert bool(found["anchors"]) == switches.needs_anchors, method
         assert ("corrupted_logprobs_BT" in found) == switches.needs_corrupted, method
+        assert ("similarity_BT" in found) == switches.needs_similarity, method
         assert ("reference_logprobs_BT" in found) == switches.needs_reference, method
     assert "support_BT" in differences["pivot"]
     assert "dependency" in differences["pivot"]

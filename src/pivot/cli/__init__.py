@@ -31,6 +31,7 @@ COMMANDS = {
     "compare": "write one page with curves and tables of several runs",
     "sweep": "train and evaluate the runs of a plan: arms, seeds, one table",
     "attention": "plot the attention of responses to image tokens, layer by layer",
+    "credit": "show which tokens of a response matter, by every method's measure",
     "push": "upload the model of a run, with its card, to the Hugging Face hub",
     "buffer": "show the experience buffer of a run",
     "grade": "grade responses against answers, from JSON lines on standard input",

@@ -40,6 +40,8 @@ class ScoreRequest:
     divergence. A prompt without an image looks the same either way."""
     of_reference: bool = False
     """Score with the frozen model that training started from."""
+    with_similarity: bool = False
+    """Also compare hidden states with those of the image, in the clean pass."""
 
 
 @dataclass(frozen=True)

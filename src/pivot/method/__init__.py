@@ -38,6 +38,8 @@ from pivot.method.noise import NoisyRollouts, noise_level
 from pivot.method.numerics import k3_divergence, on_valid, sequence_mean, token_mean, valid_logprobs
 from pivot.method.objective import count_totals, objective
 from pivot.method.part import Bounds, LossTerm, Part, Totals
+from pivot.method.pepo import PerceptionExploration, perception_weights
+from pivot.method.pgpo import PerceptionGrounding, dependency_score, gated_weights
 from pivot.method.policy_loss import (
     PolicyLoss,
     PolicyTerms,
@@ -97,6 +99,8 @@ __all__ = [
     "OffPolicy",
     "Part",
     "Perception",
+    "PerceptionExploration",
+    "PerceptionGrounding",
     "PolicyLoss",
     "PolicyTerms",
     "ReferenceKL",
@@ -121,9 +125,11 @@ __all__ = [
     "capped_weight_terms",
     "count_anchored_tokens",
     "count_totals",
+    "dependency_score",
     "detrend",
     "entropy_gate",
     "future_support",
+    "gated_weights",
     "group_advantage",
     "k3_divergence",
     "leaky_margin",
@@ -133,6 +139,7 @@ __all__ = [
     "normalised_advantage",
     "objective",
     "on_valid",
+    "perception_weights",
     "policy_loss",
     "policy_terms",
     "position_gap",

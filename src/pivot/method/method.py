@@ -10,6 +10,8 @@ from pivot.method.advantage import GroupAdvantage
 from pivot.method.calibration import Calibration
 from pivot.method.noise import NoisyRollouts
 from pivot.method.part import Bounds, LossTerm, Part
+from pivot.method.pepo import PerceptionExploration
+from pivot.method.pgpo import PerceptionGrounding
 from pivot.method.policy_loss import PolicyLoss, Surrogate
 from pivot.method.replay import Anchors, Replay, StoredGroups
 from pivot.method.surrogates import CappedWeight, SoftGate
@@ -56,7 +58,7 @@ class Method:
     advantage: GroupAdvantage = GroupAdvantage()  # noqa: RUF009 - frozen
     """From rewards to advantages (Eq. 2)."""
     visual: VisualPart | None = None
-    """What the image changes about advantages: VAA (Eq. 10-15) or VPPO."""
+    """What the image changes about advantages: VAA (Eq. 10-15), VPPO, PEPO or PGPO."""
     replay: Replay | None = None
     """Prompts from the experience buffer (Eq. 6)."""
     anchors: Anchors | None = None
@@ -98,6 +100,16 @@ class Method:
     def needs_corrupted(self) -> bool:
         """Whether the responses are also scored under the corrupted image."""
         return self.needs("corrupted_logprobs_BT")
+
+    @property
+    def hides_image(self) -> bool:
+        """Whether the corrupted pass hides the image from attention."""
+        return self.visual is not None and self.visual.hides_image
+
+    @property
+    def needs_similarity(self) -> bool:
+        """Whether hidden states of responses are compared with those of the image."""
+        return self.needs("similarity_BT")
 
     @property
     def needs_reference(self) -> bool:
@@ -145,6 +157,9 @@ class Method:
         values |= {"replay": self.replay is not None, "anchor_use": self._anchor_use}
         values["policy_loss"] = next(
             name for name, kind in SURROGATES.items() if isinstance(self.policy_loss, kind)
+        )
+        values["token_weights"] = next(
+            (n for n, kind in TOKEN_WEIGHTS.items() if type(self.visual) is kind), "none"
         )
         for part in self.parts():
             values |= {field.name: getattr(part, field.name) for field in fields(part)}
@@ -194,6 +209,8 @@ class Switches(Part):
     """Eq. 3's clipped ratio, CISPO's capped importance weight, or SAPO's soft gate."""
     utility: Literal["none", "local", "future"] = "none"
     """Visual utility: none, U = c (the ablation VAA_local), or Eq. 13."""
+    token_weights: Literal["none", "pepo", "pgpo"] = "none"
+    """Weigh the advantage of each token as PEPO or PGPO does."""
     replay: bool = False
     """Draw part of each batch from the experience buffer (Eq. 6)."""
     anchor_use: Literal["none", "calibrate", "off_policy", "sft"] = "none"
@@ -219,6 +236,9 @@ WEIGHTED_TERMS: Mapping[type[LossTerm], tuple[str, ...]] = {
 TOKEN_SELECTION_OFF: Mapping[str, Any] = {"token_keep_share": 1.0, "shaping_floor": None}
 """Values at which VPPO's part does nothing."""
 
+TOKEN_WEIGHTS: Mapping[str, type[VisualPart]] = {"pepo": PerceptionExploration, "pgpo": PerceptionGrounding}
+"""`token_weights` -> its visual part."""
+
 ANCHOR_USES: Mapping[str, type[LossTerm]] = {
     "calibrate": Calibration,
     "off_policy": OffPolicy,
@@ -238,6 +258,8 @@ KNOWN_PARTS: tuple[type[Part], ...] = (
     VariantAllocation,
     TokenSelection,
     NoisyRollouts,
+    PerceptionExploration,
+    PerceptionGrounding,
     Replay,
     Anchors,
     StoredGroups,
@@ -251,6 +273,7 @@ SWITCH_OF: Mapping[type[Part], str] = {
     VariantAllocation: "utility",
     TokenSelection: "token_keep_share",
     NoisyRollouts: "noise_share",
+    **dict.fromkeys(TOKEN_WEIGHTS.values(), "token_weights"),
     Replay: "replay",
     Anchors: "anchor_use",
     StoredGroups: "flat_groups",
@@ -313,14 +336,22 @@ def _surrogate(loss: Surrogate, name: str) -> Surrogate:
 
 
 def _visual(visual: VisualPart | None, changes: Mapping[str, Any]) -> VisualPart | None:
-    utility = changes.get("utility")
+    utility, weights = changes.get("utility"), changes.get("token_weights")
     if utility == "none" and isinstance(visual, VisualAllocation):
+        visual = None
+    if weights is not None and type(visual) in TOKEN_WEIGHTS.values() and not _weighs(visual, weights):
         visual = None
     given = {name: changes[name] for name in TOKEN_SELECTION_OFF if name in changes}
     if given and (visual is None or isinstance(visual, TokenSelection)):
         selection = replace(visual or TokenSelection(**TOKEN_SELECTION_OFF), **given)
         is_off = all(getattr(selection, name) == off for name, off in TOKEN_SELECTION_OFF.items())
         visual = None if is_off else selection
+    if weights in TOKEN_WEIGHTS and not _weighs(visual, weights):
+        if visual is not None:
+            raise ValueError(
+                f"token_weights cannot be {weights!r}: the method has another visual part already"
+            )
+        visual = TOKEN_WEIGHTS[weights]()
     if utility in (None, "none") or isinstance(visual, VisualAllocation):
         pass
     elif visual is not None:
@@ -334,6 +365,10 @@ def _visual(visual: VisualPart | None, changes: Mapping[str, Any]) -> VisualPart
     ):
         visual = VariantAllocation(**vars(visual))
     return visual
+
+
+def _weighs(visual: VisualPart | None, chosen: str) -> bool:
+    return type(visual) is TOKEN_WEIGHTS.get(chosen)
 
 
 def _weighted_terms(terms: tuple[LossTerm, ...], changes: Mapping[str, Any]) -> tuple[LossTerm, ...]:

@@ -12,6 +12,8 @@ from pivot.method.advantage import GroupAdvantage
 from pivot.method.calibration import Calibration
 from pivot.method.method import ImageCorruption, Method
 from pivot.method.noise import NoisyRollouts
+from pivot.method.pepo import PerceptionExploration
+from pivot.method.pgpo import PerceptionGrounding
 from pivot.method.policy_loss import PolicyLoss
 from pivot.method.replay import Anchors, Replay, StoredGroups
 from pivot.method.surrogates import CappedWeight, SoftGate
@@ -46,6 +48,18 @@ VPPO = Method(
     "DAPO on the 40% most image-dependent tokens, advantage shaped by the response's dependency",
     visual=TokenSelection(),
     corruption=ImageCorruption(corrupt_probability=0.5),
+)
+PEPO = replace(
+    DAPO,
+    name="pepo",
+    summary="DAPO, tokens weighed by their similarity to the image and their entropy (PEPO_D)",
+    visual=PerceptionExploration(),
+)
+PGPO = Method(
+    "pgpo",
+    "DAPO, tokens weighed by how much hiding the image changes them; no entropy penalty",
+    visual=PerceptionGrounding(),
+    terms=(),
 )
 CALIBRL = Method(
     "calibrl",
@@ -210,6 +224,7 @@ _GROUPED = {
     "PIVOT and its ablations": ABLATIONS,
     "Our variants of PIVOT": variants_of(PIVOT),
     "Other losses and advantages": (GSPO, DR_GRPO, CISPO, SAPO, RLOO, REINFORCE_PP),
+    "Other token weights": (PEPO, PGPO),
     "Other rollouts and replay": (NOISY_ROLLOUT, EXGRPO, SSR, GRPO_REPLAY),
 }
 

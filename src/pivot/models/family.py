@@ -99,12 +99,23 @@ class EncodedPrompt:
     next_position: int
     """The position of the first response token, on every axis."""
     images: tuple[EncodedImage, ...]
+    hides_images: bool = False
+    """Whether its image tokens were taken out, see `without_images`."""
 
     def __len__(self) -> int:
         return int(self.input_ids_L.numel())
 
     def with_images(self, images: tuple[EncodedImage, ...]) -> EncodedPrompt:
         return replace(self, images=images)
+
+    def without_images(self, image_token_id: int) -> EncodedPrompt:
+        """The prompt with nothing attending to its image tokens: all others keep their positions.
+
+        Tokens meet in attention alone, so leaving those that are never seen out of the row changes no other token.
+        """
+        seen_L = self.input_ids_L != image_token_id
+        ids_L, positions_AL = self.input_ids_L[seen_L], self.position_ids_AL[:, seen_L]
+        return replace(self, input_ids_L=ids_L, position_ids_AL=positions_AL, images=(), hides_images=True)
 
 
 @dataclass(frozen=True)
@@ -331,6 +342,11 @@ class Family(ABC):
     @classmethod
     def text_model(cls, model: Any) -> Any:
         return model.model.get_submodule(cls.text_name)
+
+    @classmethod
+    def text_layers(cls, model: Any) -> Sequence[nn.Module]:
+        """The layers of the language model, in order."""
+        return cls.text_model(model).layers
 
     @classmethod
     def adapter_targets(cls) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any, Literal
@@ -19,6 +19,7 @@ from pivot.models.encoding import PromptEncoder
 from pivot.models.family import EncodedPrompt, ImageFeatures, Layout
 from pivot.models.rows import PromptWithResponses, Rows, repeated_rows, tree_rows
 from pivot.models.shared_prefix import shares_prefixes
+from pivot.models.similarity import Similarity
 
 FEATURE_CACHE_BYTES = 2 * 2**30
 
@@ -34,6 +35,8 @@ class ResponseStatistics:
     corrupted_logprobs_BT: Tensor | None = None
     divergence_BT: Tensor | None = None
     """KL(clean || corrupted) over the whole vocabulary (Eq. 4, per token)."""
+    similarity_BT: Tensor | None = None
+    """Mean cosine with the image tokens' hidden states, over all layers."""
 
 
 class Policy:
@@ -173,18 +176,23 @@ class Policy:
         *,
         layout: Layout,
         corrupted_features: Sequence[Sequence[ImageFeatures]] | None = None,
+        corrupted_units: Sequence[PromptWithResponses] | None = None,
         with_entropy: bool = True,
+        with_similarity: bool = False,
     ) -> ResponseStatistics:
         """Log-prob and entropy of every response token, responses in the order of the units.
 
-        With `corrupted_features` also log-probs under the corrupted images (no gradient) and the divergence.
+        With `corrupted_features` also log-probs under the corrupted images (no gradient) and the divergence;
+        `corrupted_units` are the same responses to prompts whose images are hidden.
         """
-        rows = (tree_rows(units) if layout == "tree" else repeated_rows(units, self.pad_id)).to(self.device)
-        clean_ND = self.predictors(rows, features)
+        rows = self._rows(units, layout)
+        with Similarity.of(self, rows) if with_similarity else nullcontext() as similarity:
+            clean_ND = self.predictors(rows, features)
         corrupted_ND = None
         if corrupted_features is not None:
+            damaged = rows if corrupted_units is None else self._rows(corrupted_units, layout)
             with torch.no_grad():
-                corrupted_ND = self.predictors(rows, corrupted_features)
+                corrupted_ND = self.predictors(damaged, corrupted_features)
         found = token_statistics(
             clean_ND,
             self.head_weight_VD,
@@ -199,7 +207,12 @@ class Policy:
             entropy_BT=rows.spread(found.entropy_N),
             corrupted_logprobs_BT=None if corrupted_ND is None else rows.spread(found.corrupted_logprobs_N),
             divergence_BT=None if corrupted_ND is None else rows.spread(found.divergence_N),
+            similarity_BT=None if similarity is None else rows.spread(similarity.mean_N),
         )
+
+    def _rows(self, units: Sequence[PromptWithResponses], layout: Layout) -> Rows:
+        rows = tree_rows(units) if layout == "tree" else repeated_rows(units, self.pad_id)
+        return rows.to(self.device)
 
     def predictors(self, rows: Rows, features: Sequence[Sequence[ImageFeatures]]) -> Tensor:
         """Hidden states [N, D] that predict the response tokens."""
@@ -208,7 +221,8 @@ class Policy:
             text_model = self.family.text_model(self.model)
             assert shares_prefixes(text_model), "tree rows need the attention of models/shared_prefix.py"
             inputs["shared_prefix"] = rows.shared_prefix
-        hidden_RLD = self.hidden(inputs, rows.position_ids_ARL, None)
+        mask_RL = torch.ones_like(rows.input_ids_RL) if rows.has_gaps else None
+        hidden_RLD = self.hidden(inputs, rows.position_ids_ARL, mask_RL)
         return hidden_RLD.flatten(0, 1).index_select(0, rows.predictor_N)
 
 

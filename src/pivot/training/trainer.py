@@ -290,15 +290,20 @@ class Trainer:
             mask_truncated=self.plan.mask_truncated,
             max_tokens=self.plan.sampling.max_tokens,
         )
-        return groups, batch
+        return groups, replace(batch, progress=(step - 1) / max(self.plan.steps - 1, 1))
 
     def _score(self, groups: Sequence[RolloutGroup], batch: Batch, step: int) -> Batch:
         """The passes that sampling did not make: the corrupted image, the reference, and a clean one if needed."""
-        cap = self.plan.importance_cap
+        cap, similar = self.plan.importance_cap, self.method.needs_similarity
         width, units = batch.mask_BT.shape[1], units_of(groups)
+        recompute = self.plan.recompute_logprobs or _lacks_logprobs(groups)
         with self.clock.phase("score"):
-            if self.plan.recompute_logprobs or _lacks_logprobs(groups):
-                found = self.engine.score(ScoreRequest(units, step, "clean"))
+            if recompute or similar:
+                found = self.engine.score(ScoreRequest(units, step, "clean", with_similarity=similar))
+                if similar:
+                    assert found.similarity_BT is not None
+                    batch = replace(batch, similarity_BT=_as_wide(found.similarity_BT, width))
+            if recompute:
                 clean_BT = _as_wide(found.logprobs_BT, width)
                 # What an earlier step sampled keeps the log-probs that were recorded with it.
                 is_old_B = batch.given("off_policy_B") | batch.given("stored_B")

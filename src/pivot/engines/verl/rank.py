@@ -23,6 +23,7 @@ from torch.distributed.tensor import DTensor
 from pivot.config import Config
 from pivot.engines.base import View, add_terms
 from pivot.engines.jobs import Piece, RankUpdate, ScoreJob, UpdateJob
+from pivot.engines.scoring import with_prompts
 from pivot.engines.settings import corruption_of, logprob_temperature
 from pivot.method import Batch, Method, objective
 from pivot.models.corruption import Corruptor
@@ -78,10 +79,8 @@ class Rank:
         assert policy is not None, "the method has no reference model"
         policy.always_encode = job.images
         with engine.eval_mode():
-            with_entropy = job.view != "corrupted"
-            found = [
-                self._statistics(policy, piece, job.view, job.step, with_entropy) for piece in job.pieces
-            ]
+            wanted = {"with_entropy": job.view != "corrupted", "with_similarity": job.with_similarity}
+            found = [self._statistics(policy, piece, job.view, job.step, wanted) for piece in job.pieces]
             policy.release()
         return [_on_cpu(statistics) for statistics in found]
 
@@ -127,12 +126,13 @@ class Rank:
 
     def _forward(self, piece: Piece) -> Batch:
         """The rows from the driver with their forward pass."""
-        found = self._statistics(self.policy, piece, "clean", 0, self.method.needs_entropy)
+        wanted = {"with_entropy": self.method.needs_entropy}
+        found = self._statistics(self.policy, piece, "clean", 0, wanted)
         assert piece.batch is not None
         return piece.batch.with_forward(found.logprobs_BT, found.entropy_BT)
 
     def _statistics(
-        self, policy: ShardedPolicy, piece: Piece, view: View, step: int, with_entropy: bool
+        self, policy: ShardedPolicy, piece: Piece, view: View, step: int, wanted: dict[str, bool]
     ) -> ResponseStatistics:
         encode = policy.encoder.encode
         units = [
@@ -141,24 +141,27 @@ class Rank:
         ]
         clean = [unit.prompt for unit in units]
         damaged = [self.corruptor.corrupt(prompt, step) for prompt in clean] if view != "clean" else None
+        hidden = None
+        if damaged is not None and self.corruptor.corruption.hidden:
+            hidden = with_prompts(units, damaged)
         kept: list[ResponseStatistics] = []
 
         def work() -> tuple[Tensor, ...]:
             corrupted = None if damaged is None else policy.features(damaged, "corrupted")
             if view == "corrupted":
                 assert corrupted is not None
-                shown, corrupted = corrupted, None
+                kept.append(policy.score(hidden or units, corrupted, layout=piece.layout, **wanted))
             else:
-                shown = policy.features(clean)
-            kept.append(
-                policy.score(
-                    units,
-                    shown,
-                    layout=piece.layout,
-                    corrupted_features=corrupted,
-                    with_entropy=with_entropy,
+                kept.append(
+                    policy.score(
+                        units,
+                        policy.features(clean),
+                        layout=piece.layout,
+                        corrupted_features=corrupted,
+                        corrupted_units=hidden,
+                        **wanted,
+                    )
                 )
-            )
             # FSDP2 runs its backward hooks on what is returned, and on nothing else.
             return kept[0].logprobs_BT, kept[0].entropy_BT
 

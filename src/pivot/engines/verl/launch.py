@@ -28,6 +28,7 @@ from pivot.config import Config, from_dict, to_dict
 from pivot.durable import read_json, write_json
 from pivot.engines.settings import model_options
 from pivot.engines.verl.compose import ClusterOptions, Launch, compose, device_of
+from pivot.engines.verl.overrides import check_extra
 from pivot.errors import UserError
 from pivot.jsonl import read_rows
 from pivot.models.loading import check_folder
@@ -102,12 +103,14 @@ def saved_options(out: Path) -> ClusterOptions | None:
 def describe(config: Config, out: Path, cluster: ClusterOptions) -> str:
     """What `--dry-run` prints: the command, its environment, and the configuration it starts from."""
     check_supported(config)
+    check_extra(cluster.extra)
     settings = json.dumps(to_dict(config), indent=2)
     return f"# {out / 'config.json'}\n{settings}\n\n# verl is started with\n{compose(config, cluster, out).text()}"
 
 
 def _check(config: Config, cluster: ClusterOptions) -> None:
     check_supported(config)
+    check_extra(cluster.extra)
     check_machine(config, cluster)
     check_environment()
     check_folder(config.model.path, model_options(config))
@@ -283,10 +286,8 @@ def check_machine(config: Config, cluster: ClusterOptions) -> None:
 
 def check_supported(config: Config) -> None:
     """Refuse settings that only the local engine supports."""
-    if config.model.lora_rank:
-        raise UserError("--engine verl trains all weights: model.lora_rank needs --engine local")
-    if config.model.freeze_vision:
-        raise UserError("--engine verl trains all weights: model.freeze_vision needs --engine local")
+    if config.model.quantize is not None:
+        raise UserError("--engine verl shards weights in float32: model.quantize needs --engine local")
     if config.train.optimizer != "adamw" or config.train.offload_optimizer:
         raise UserError(
             "--engine verl shards AdamW's state over the GPUs: train.optimizer and train.offload_optimizer need "

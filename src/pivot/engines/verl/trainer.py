@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from types import TracebackType
@@ -24,6 +25,7 @@ from pivot.config import Config, from_dict, to_dict
 from pivot.engines.ranks import RanksEngine
 from pivot.engines.settings import model_options
 from pivot.engines.verl.launch import PROGRESS, STOP
+from pivot.engines.verl.overrides import check_resolved
 from pivot.engines.verl.worker import PivotWorker, RayRanks
 from pivot.errors import UserError
 from pivot.models.loading import load_tokenizer_only
@@ -68,6 +70,7 @@ class PivotTrainer(PPOTrainerSync):
 
     def init(self) -> None:
         with self.run.recording_failure():
+            check_resolved(partial(OmegaConf.select, self.config))
             super().init()
 
     def _init_tokenizer(self) -> None:

@@ -66,6 +66,8 @@ class LengthJudge:
 class Recorded:
     """`ranks.Rollouts` that returns the responses which the local engine drew."""
 
+    takes_images = False
+
     def sample(self, prompts, request):
         for index, prompt in enumerate(prompts):
             yield index, [_copy(response) for response in drawn[request.key[1], prompt.id]]

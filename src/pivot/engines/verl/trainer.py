@@ -108,7 +108,9 @@ class PivotTrainer(PPOTrainerSync):
 
         def open_engine(config: Config, _: Path | None) -> RanksEngine:
             ranks, rollouts = RayRanks(self.actor_rollout_wg), VerlRollouts(agent_loop_manager, self)
-            return RanksEngine("verl", config, self.tokenizer_only.encoder, ranks, rollouts)
+            engine = RanksEngine("verl", config, self.tokenizer_only.encoder, ranks, rollouts)
+            agent_loop_manager.images, agent_loop_manager.share = engine.images.take, ray.put
+            return engine
 
         self.run.go(open_engine)
 
@@ -120,6 +122,10 @@ class VerlRollouts:
     manager: Any
     """`ReplicaRollouts` or `ServerRollouts`."""
     trainer: PivotTrainer
+
+    @property
+    def takes_images(self) -> bool:
+        return self.manager.takes_images
 
     def sample(
         self, prompts: Sequence[Prompt], request: SampleRequest

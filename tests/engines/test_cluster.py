@@ -21,7 +21,7 @@ from pivot.engines.images import ImageReader
 from pivot.engines.jobs import has_images, partition, pieces_of
 from pivot.engines.packing import Packing
 from pivot.engines.ranks import MeasuredPrompt
-from pivot.engines.verl.compose import ClusterOptions, compose, device_of, tensor_parallel
+from pivot.engines.verl.compose import ClusterOptions, compose, device_of, offloads, tensor_parallel
 from pivot.engines.verl.launch import TESTED, check_environment, check_machine, check_supported
 from pivot.engines.verl.overrides import check_extra
 from pivot.engines.verl.rollouts import ReplicaRollouts, ServerRollouts, server_settings
@@ -136,8 +136,25 @@ def test_adapters_are_verls_own_and_servers_receive_merged_weights():
     assert f"{at}.lora_rank" not in plain
 
 
-@pytest.mark.parametrize(("gpus", "expected"), [(1, "true"), (2, None)])
-def test_one_gpu_holds_weights_and_optimizer_only_while_they_are_used(gpus, expected):
+@pytest.mark.parametrize(
+    ("recipe", "gpus", "gigabytes", "expected"),
+    [
+        ("geo3k-3b", 1, 80, True),
+        ("geo3k-7b", 8, 80, False),
+        ("geo3k-7b", 4, 80, True),  # 8.29e9 x 12 / 4 bytes are 24.9 GB, and 0.3 x 80 GB are left
+        ("geo3k-7b-lora-verl", 2, 80, False),
+        ("geo3k-7b-lora-verl", 4, 24, True),
+    ],
+)
+def test_weights_and_optimizer_leave_a_gpu_that_does_not_hold_them_beside_the_server(
+    recipe, gpus, gigabytes, expected
+):
+    assert offloads(recipes.get(recipe), ClusterOptions(gpus=gpus), gigabytes * 10**9) == expected
+
+
+@pytest.mark.skipif(not NO_GPU, reason="another GPU may hold more")
+@pytest.mark.parametrize(("gpus", "expected"), [(1, "true"), (8, None)])
+def test_one_gpu_turns_both_offloads_on(gpus, expected):
     found = settings_of(compose(recipes.get("geo3k-3b"), ClusterOptions(gpus=gpus), Path("/runs/x")))
     for name in ("param_offload", "optimizer_offload"):
         assert found.get(f"actor_rollout_ref.actor.fsdp_config.{name}") == expected
@@ -156,7 +173,8 @@ def test_one_gpu_holds_weights_and_optimizer_only_while_they_are_used(gpus, expe
 )
 def test_a_server_has_as_many_gpus_as_its_weights_need(model, gpus, gigabytes, expected):
     """33.4e9 weights in bfloat16 are 67 GB: more than two times 0.4 x 80 GB."""
-    assert tensor_parallel(model, gpus, gigabytes * 10**9) == expected
+    config = apply_settings(recipes.get("geo3k-7b"), [f"model.path={model}"])
+    assert tensor_parallel(config, ClusterOptions(gpus=gpus), gigabytes * 10**9) == expected
 
 
 @pytest.mark.skipif(not NO_GPU, reason="another GPU may need another number")

@@ -16,7 +16,7 @@ import torch
 from pivot.config import Config
 from pivot.engines.settings import logprob_temperature
 from pivot.errors import UserError
-from pivot.models.architecture import find_architecture
+from pivot.models.architecture import Architecture, find_architecture
 from pivot.models.family import FAMILIES, find_family
 from pivot.models.loading import TINY, resolve_model
 
@@ -28,6 +28,8 @@ GPU_SHARE = 0.6
 """Share of a GPU's memory for the rollout server while it is awake."""
 SERVED_SHARE = 0.4
 """Share of a GPU's memory that a server's weights may take; larger models are split over several GPUs."""
+USABLE = 0.9
+"""Share of a GPU's memory to plan with."""
 USUAL_GPU = 80 * 10**9
 """Bytes of a GPU, where this machine has none."""
 
@@ -86,10 +88,12 @@ def compose(
         **_trainer(config, cluster),
         **_actor(config, on_cpu),
         **_adapters(config),
-        **_offload(cluster, on_cpu),
         **_rollout(config, cluster, on_cpu),
         **_ray(cluster, on_cpu, temporary),
     }
+    if not on_cpu and offloads(config, cluster, _gpu_bytes()):
+        at = "actor_rollout_ref.actor.fsdp_config"
+        settings |= {f"{at}.param_offload": True, f"{at}.optimizer_offload": True}
     command = (
         sys.executable,
         "-m",
@@ -210,29 +214,40 @@ def _adapters(config: Config) -> dict[str, Any]:
     }
 
 
-def _offload(cluster: ClusterOptions, on_cpu: bool) -> dict[str, Any]:
-    """One GPU holds the ranks' weights and optimizer only while they are used."""
-    if on_cpu or cluster.ranks > 1:
-        return {}
-    at = "actor_rollout_ref.actor.fsdp_config"
-    return {f"{at}.param_offload": True, f"{at}.optimizer_offload": True}
+def offloads(config: Config, cluster: ClusterOptions, gpu_bytes: int = USUAL_GPU) -> bool:
+    """Whether ranks keep weights and optimizer in the machine's memory while they are not used: always on one GPU, and
+    where they would not fit beside an awake rollout server."""
+    model = _architecture(config.model.path)
+    if cluster.ranks == 1 or model is None:
+        return cluster.ranks == 1
+    adapters = config.model.lora_rank * model.adapter_parameters
+    frozen = model.vision_parameters if config.model.freeze_vision else 0
+    trained = adapters or model.parameters - frozen
+    shards = (4 * (model.parameters + adapters) + 8 * trained) / cluster.ranks
+    return shards + GPU_SHARE * gpu_bytes > USABLE * gpu_bytes
+
+
+def tensor_parallel(config: Config, cluster: ClusterOptions, gpu_bytes: int = USUAL_GPU) -> int:
+    """GPUs of a node that share one rollout server: the fewest that hold the model's bfloat16 weights.
+
+    Example:
+        tensor_parallel(recipes.get("geo3k-32b"), ClusterOptions(gpus=8)) == 4
+    """
+    model, shared = _architecture(config.model.path), 1
+    if model is None:
+        return shared
+    while 2 * model.parameters / shared > SERVED_SHARE * gpu_bytes and cluster.gpus % (2 * shared) == 0:
+        shared *= 2
+    return shared
 
 
 @cache
-def tensor_parallel(path: str, gpus: int, gpu_bytes: int = USUAL_GPU) -> int:
-    """GPUs of a node that share one rollout server: the fewest that hold a model's bfloat16 weights.
-
-    Example:
-        tensor_parallel("Qwen/Qwen2.5-VL-32B-Instruct", 8) == 4
-    """
+def _architecture(path: str) -> Architecture | None:
+    """None: a hub id that is not on this machine, and not a published size."""
     try:
-        weights = 2 * find_architecture(path).parameters
-    except UserError:  # a hub id that is not on this machine, and not a published size
-        return 1
-    shared = 1
-    while weights / shared > SERVED_SHARE * gpu_bytes and gpus % (2 * shared) == 0:
-        shared *= 2
-    return shared
+        return find_architecture(path)
+    except UserError:
+        return None
 
 
 def _gpu_bytes() -> int:
@@ -249,9 +264,7 @@ def _rollout(config: Config, cluster: ClusterOptions, on_cpu: bool) -> dict[str,
         f"{at}.temperature": rollout.temperature,
         f"{at}.top_p": rollout.top_p,
         f"{at}.top_k": rollout.top_k or -1,
-        f"{at}.tensor_model_parallel_size": (
-            1 if on_cpu else tensor_parallel(config.model.path, cluster.gpus, _gpu_bytes())
-        ),
+        f"{at}.tensor_model_parallel_size": (1 if on_cpu else tensor_parallel(config, cluster, _gpu_bytes())),
         f"{at}.max_model_len": rollout.max_prompt_tokens + rollout.max_tokens,
         f"{at}.dtype": config.model.dtype,
         f"{at}.agent.num_workers": 1,

@@ -28,6 +28,7 @@ from pivot.config import Config, from_dict, to_dict
 from pivot.durable import read_json, write_json
 from pivot.engines.settings import model_options
 from pivot.engines.verl.compose import ClusterOptions, Launch, compose, device_of
+from pivot.engines.verl.environment import INSTALL, check_found
 from pivot.engines.verl.overrides import check_extra
 from pivot.errors import UserError
 from pivot.jsonl import read_rows
@@ -59,7 +60,6 @@ TESTED = {
     "TransferQueue": ("0.1.10", "0.2"),
 }
 """Distribution -> the first version that is known to work, and the first that is not."""
-INSTALL = "docs/cluster.md has the commands; `make .venv-verl/.ready` builds the environment its tests run in"
 
 
 class RunFailed(UserError):
@@ -113,6 +113,7 @@ def _check(config: Config, cluster: ClusterOptions) -> None:
     check_extra(cluster.extra)
     check_machine(config, cluster)
     check_environment()
+    check_found(None if device_of(config) == "cpu" else cluster.rollout or "vllm")
     check_folder(config.model.path, model_options(config))
 
 

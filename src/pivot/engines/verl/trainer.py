@@ -24,6 +24,8 @@ from verl.utils.tracking import Tracking
 from pivot.config import Config, from_dict, to_dict
 from pivot.engines.ranks import RanksEngine
 from pivot.engines.settings import model_options
+from pivot.engines.verl.compose import device_of
+from pivot.engines.verl.environment import check_imports, check_nodes
 from pivot.engines.verl.launch import PROGRESS, STOP
 from pivot.engines.verl.overrides import check_resolved
 from pivot.engines.verl.worker import PivotWorker, RayRanks
@@ -71,6 +73,11 @@ class PivotTrainer(PPOTrainerSync):
     def init(self) -> None:
         with self.run.recording_failure():
             check_resolved(partial(OmegaConf.select, self.config))
+            server = (
+                None if device_of(self.run.config) == "cpu" else self.config.actor_rollout_ref.rollout.name
+            )
+            check_imports("by the driver", server)
+            check_nodes(server)
             super().init()
 
     def _init_tokenizer(self) -> None:

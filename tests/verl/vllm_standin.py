@@ -83,7 +83,8 @@ class Server:
         key = (given.get("seed", request_id),)
         self.queue.append(Waiting(self.encode(prompt_ids, image_data or []), sampling, key, answer))
         if not self.busy:
-            asyncio.get_running_loop().create_task(self.work())
+            self.busy = True
+            self.worker = asyncio.get_running_loop().create_task(self.work())
         token_ids = await answer
         fields = {"global_steps": self.global_steps, "num_cached_tokens": None}
         return TokenOutput(token_ids=token_ids, log_probs=None, stop_reason="completed", extra_fields=fields)
@@ -105,7 +106,6 @@ class Server:
         return EncodedPrompt(prompt, ids, positions, int(positions.max()) + 1, tuple(encoded))
 
     async def work(self):
-        self.busy = True
         while self.queue:
             await asyncio.sleep(0.02)  # what arrives meanwhile joins the batch
             batch = [one for one in self.queue if one.sampling == self.queue[0].sampling]

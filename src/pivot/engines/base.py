@@ -99,7 +99,10 @@ class Engine(Protocol):
         request: SampleRequest,
         meanwhile: Sequence[ScoreRequest] = (),
     ) -> list[list[Response]]:
-        """The responses of each prompt. `meanwhile` will be asked for later in the step: an engine may score it now."""
+        """The responses of each prompt, and of those that `request.refill` adds.
+
+        `meanwhile` will be asked for later in the step: an engine may score it now.
+        """
         ...
 
     def score(self, request: ScoreRequest) -> ResponseStatistics:

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Protocol
 
 from pivot.config import Config
-from pivot.data.images import ImageError, open_rgb
+from pivot.data.images import ImageError
 from pivot.engines.base import MAXIMA, ScoreRequest, Skipped, Update
+from pivot.engines.images import ImageReader
 from pivot.engines.jobs import Ranks, RankUpdate, score_jobs, update_jobs
 from pivot.engines.scoring import RowStatistics
 from pivot.engines.settings import corruption_of, packing_of
@@ -42,10 +43,13 @@ class MeasuredPrompt:
 class Rollouts(Protocol):
     """The rollout replicas."""
 
+    takes_images: bool
+    """Whether the driver sends decoded images; otherwise replicas decode them."""
+
     def sample(
         self, prompts: Sequence[Prompt], request: SampleRequest
     ) -> Iterator[tuple[int, list[Response]]]:
-        """(index of the prompt, its responses); each prompt comes once."""
+        """(index of the prompt, its responses); each prompt comes once, and so do those that `refill` adds."""
         ...
 
     def wake(self, version: int) -> None:
@@ -67,6 +71,7 @@ class RanksEngine:
         self.encoder, self.ranks, self.rollouts = encoder, ranks, rollouts
         self.corruptor = Corruptor(encoder, corruption_of(config), config.train.seed)
         self.packing = packing_of(config, encoder.family)
+        self.images = ImageReader(encoder.resized)
         self._measured: dict[str, MeasuredPrompt] = {}
         self._version = 0
         """Counts up with every change of the weights."""
@@ -81,15 +86,16 @@ class RanksEngine:
         return {"micro_batch_tokens": self.packing.micro_batch_tokens}
 
     def read_images(self, prompts: Sequence[Prompt]) -> None:
-        """The ranks read images themselves."""
+        """Those that are sent to servers, and those that are seen for the first time."""
+        sent = self.rollouts.takes_images
+        self.images.announce([p for p in prompts if sent or p.id not in self._measured])
 
     def prepare(self, prompt: Prompt) -> MeasuredPrompt:
-        """Each image is opened once here, to find those that cannot be decoded."""
+        """Each image is decoded when it is first seen, to find those that cannot be."""
         known = self._measured.get(prompt.id)
         if known is None or known.prompt != prompt:  # NoisyRollout: other noise in each step
             try:
-                for source in prompt.images:
-                    open_rgb(source)
+                self.images.check(prompt)
             except ImageError as cause:
                 raise UnreadablePrompt(
                     f"prompt {prompt.id!r} has an image that cannot be used: {cause}"
@@ -105,7 +111,7 @@ class RanksEngine:
     ) -> list[list[Response]]:
         """Nothing is scored meanwhile: ranks and replicas share their devices."""
         found = dict(self.draw([prompt.prompt for prompt in prompts], request))
-        return [found[i] for i in range(len(prompts))]
+        return [found[i] for i in range(len(found))]
 
     def evaluation_sampler(self) -> ReplicaSampler:
         return ReplicaSampler(self)

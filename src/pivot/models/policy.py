@@ -217,12 +217,14 @@ class Policy:
     def predictors(self, rows: Rows, features: Sequence[Sequence[ImageFeatures]]) -> Tensor:
         """Hidden states [N, D] that predict the response tokens."""
         inputs = self.embed(rows.input_ids_RL, [features[u] for u in rows.unit_R])
+        text_model = self.family.text_model(self.model)
         if rows.shared_prefix is not None:
-            text_model = self.family.text_model(self.model)
             assert shares_prefixes(text_model), "tree rows need the attention of models/shared_prefix.py"
             inputs["shared_prefix"] = rows.shared_prefix
         mask_RL = torch.ones_like(rows.input_ids_RL) if rows.has_gaps else None
         hidden_RLD = self.hidden(inputs, rows.position_ids_ARL, mask_RL)
+        if rows.shared_prefix is not None:
+            rows.shared_prefix.check_reached(text_model.config.num_hidden_layers)
         return hidden_RLD.flatten(0, 1).index_select(0, rows.predictor_N)
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -157,7 +158,8 @@ class Trainer:
             self.engine.read_images([group.prompt for group in drawn])
             groups = [group for group in drawn if self._prepare(group, selection)]
             plan, step = self.plan, selection.step
-            request = SampleRequest(plan.responses, plan.sampling, (plan.seed, step))
+            refill = partial(self._refill, groups, selection)
+            request = SampleRequest(plan.responses, plan.sampling, (plan.seed, step), refill=refill)
             prompts = [group.prepared for group in groups if group.prepared is not None]
             sampled = self._draw(prompts, request, self._scored_later(groups, selection), step)
             for group, responses in zip(groups, sampled, strict=True):
@@ -178,6 +180,7 @@ class Trainer:
         if not num_noisy or level is None:
             return self.engine.sample(prompts, request, later)
         seen = [self.engine.prepare(noisy_prompt(p.prompt, level, (self.plan.seed, step))) for p in prompts]
+        request = replace(request, refill=None)  # both halves of a round have the same prompts
         clean: list[list[Response]] = [[] for _ in prompts]
         if num_clean:
             clean = self.engine.sample(prompts, replace(request, num_samples=num_clean), later)
@@ -187,6 +190,22 @@ class Trainer:
     def _noise_level(self, step: int) -> int | None:
         noise = self.method.noise
         return None if noise is None else int(noise.level(step, self.plan.steps))
+
+    def _refill(
+        self, groups: list[RolloutGroup], selection: Selection, finished: Mapping[int, list[Response]]
+    ) -> list[PreparedPrompt]:
+        """Reward groups while others are still being sampled, and add prompts to the round (`groups`) if need be."""
+        for index, responses in finished.items():
+            groups[index].responses = responses
+        self._judge([groups[index] for index in finished])
+        drawn = selection.refill(
+            [group for group in groups if group.responses], [group for group in groups if not group.responses]
+        )
+        if drawn:
+            self.engine.read_images([group.prompt for group in drawn])
+        new = [group for group in drawn if self._prepare(group, selection)]
+        groups += new
+        return [group.prepared for group in new if group.prepared is not None]
 
     def _prepare(self, group: RolloutGroup, selection: Selection) -> bool:
         try:
@@ -207,12 +226,15 @@ class Trainer:
 
     def _reward(self, groups: Sequence[RolloutGroup]) -> None:
         with self.clock.phase("verify"):
-            rows = [(group.prompt, response) for group in groups for response in group.responses]
-            rewards = self.judge.judge(
-                [prompt for prompt, _ in rows], [response.text for _, response in rows]
-            )
-            for (_, response), reward in zip(rows, rewards, strict=True):
-                response.reward = self._with_penalty(reward, response)
+            self._judge(groups)
+
+    def _judge(self, groups: Sequence[RolloutGroup]) -> None:
+        rows = [(g.prompt, response) for g in groups for response in g.responses if response.reward is None]
+        if not rows:
+            return
+        rewards = self.judge.judge([prompt for prompt, _ in rows], [response.text for _, response in rows])
+        for (_, response), reward in zip(rows, rewards, strict=True):
+            response.reward = self._with_penalty(reward, response)
 
     def _with_penalty(self, reward: Reward, response: Response) -> Reward:
         """Right and wrong stay what they are."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from types import TracebackType
@@ -23,7 +24,10 @@ from verl.utils.tracking import Tracking
 from pivot.config import Config, from_dict, to_dict
 from pivot.engines.ranks import RanksEngine
 from pivot.engines.settings import model_options
+from pivot.engines.verl.compose import device_of
+from pivot.engines.verl.environment import check_imports, check_nodes
 from pivot.engines.verl.launch import PROGRESS, STOP
+from pivot.engines.verl.overrides import check_resolved
 from pivot.engines.verl.worker import PivotWorker, RayRanks
 from pivot.errors import UserError
 from pivot.models.loading import check_encodes_apart, load_tokenizer_only
@@ -68,6 +72,12 @@ class PivotTrainer(PPOTrainerSync):
 
     def init(self) -> None:
         with self.run.recording_failure():
+            check_resolved(partial(OmegaConf.select, self.config))
+            server = (
+                None if device_of(self.run.config) == "cpu" else self.config.actor_rollout_ref.rollout.name
+            )
+            check_imports("by the driver", server)
+            check_nodes(server)
             super().init()
 
     def _init_tokenizer(self) -> None:
@@ -108,7 +118,9 @@ class PivotTrainer(PPOTrainerSync):
 
         def open_engine(config: Config, _: Path | None) -> RanksEngine:
             ranks, rollouts = RayRanks(self.actor_rollout_wg), VerlRollouts(agent_loop_manager, self)
-            return RanksEngine("verl", config, self.tokenizer_only.encoder, ranks, rollouts)
+            engine = RanksEngine("verl", config, self.tokenizer_only.encoder, ranks, rollouts)
+            agent_loop_manager.images, agent_loop_manager.share = engine.images.take, ray.put
+            return engine
 
         self.run.go(open_engine)
 
@@ -120,6 +132,10 @@ class VerlRollouts:
     manager: Any
     """`ReplicaRollouts` or `ServerRollouts`."""
     trainer: PivotTrainer
+
+    @property
+    def takes_images(self) -> bool:
+        return self.manager.takes_images
 
     def sample(
         self, prompts: Sequence[Prompt], request: SampleRequest

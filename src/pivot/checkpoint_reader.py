@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from pivot import locks
-from pivot.durable import DamagedFile, finished_checkpoints, read_json, sha256, write_json
+from pivot.durable import DamagedFile, finished_checkpoints, hash_files, read_json, write_json
 from pivot.errors import UserError
 
 MANIFEST = "checksums.json"
@@ -79,14 +79,17 @@ def find_damage(checkpoint: Path, *, verify: bool = True, parts: tuple[str, ...]
     unlisted = _find_unlisted(checkpoint, manifest["files"], parts)
     if unlisted:
         return f"{unlisted}: not in {MANIFEST}"
-    for path, (size, digest) in expected.items():
+    for path, (size, _) in expected.items():
         name = path.relative_to(checkpoint)
         if not path.is_file():
             return f"{name}: missing"
         if path.stat().st_size != size:
             return f"{name}: {path.stat().st_size} bytes instead of {size}"
-        if verify and not _holds(path, digest):
-            return f"{name}: checksum differs"
+    if verify:
+        _verify({path: digest for path, (_, digest) in expected.items()})
+        for path, (_, digest) in expected.items():
+            if _key(path, digest) not in _verified:
+                return f"{path.relative_to(checkpoint)}: checksum differs"
     return _find_misplacement(checkpoint, manifest.get("step"))
 
 
@@ -119,10 +122,16 @@ def _find_misplacement(checkpoint: Path, step: Any) -> str | None:
     return None
 
 
-def _holds(path: Path, digest: str) -> bool:
-    """Whether a file has this checksum; each file is read once per process."""
+def _verify(expected: dict[Path, str]) -> None:
+    """Remember the files that have the expected checksums; each file is read once per process, several at a time."""
+    keys = {path: _key(path, digest) for path, digest in expected.items()}
+    found = hash_files([path for path, key in keys.items() if key not in _verified])
+    _verified.update(keys[path] for path, digest in found.items() if digest == expected[path])
+
+
+def _key(path: Path, digest: str) -> tuple[Any, ...]:
     status = path.stat()
-    key = (
+    return (
         str(path.absolute()),
         digest,
         status.st_ino,
@@ -130,9 +139,6 @@ def _holds(path: Path, digest: str) -> bool:
         status.st_mtime_ns,
         status.st_ctime_ns,
     )
-    if key not in _verified and sha256(path) == digest:
-        _verified.add(key)
-    return key in _verified
 
 
 def _inside(folder: Path, name: str) -> Path:

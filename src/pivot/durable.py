@@ -12,13 +12,16 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from pivot.errors import UserError
 
+HASHERS = 8
+"""Files that are hashed at once."""
 _ADVICE = {
     errno.ENOSPC: "free some space and try again",
     errno.EDQUOT: "raise the quota or free some space and try again",
@@ -210,3 +213,9 @@ def sha256(path: Path) -> str:
     """The sha256 checksum of a file, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def hash_files(paths: Sequence[Path]) -> dict[Path, str]:
+    """The sha256 checksums of several files, computed in parallel."""
+    with ThreadPoolExecutor(HASHERS) as pool:
+        return dict(zip(paths, pool.map(sha256, paths), strict=True))

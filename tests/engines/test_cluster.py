@@ -254,8 +254,9 @@ def test_missing_gpus_are_said_before_anything_is_written(tmp_path, capsys):
     assert main([*arguments, "--gpus", "8"]) == 2
     assert "needs GPUs and torch finds none here" in capsys.readouterr().err
     assert not (tmp_path / "x").exists()
-    with pytest.raises(UserError, match="on this machine alone"):
+    with pytest.raises(UserError, match="2 nodes need a running Ray cluster"):
         check_machine(recipes.get("tiny"), ClusterOptions(nodes=2))
+    check_machine(recipes.get("tiny"), ClusterOptions(nodes=2, address="127.0.0.1:6379"))
     check_machine(recipes.get("geo3k-7b"), ClusterOptions(nodes=2, gpus=8, address="auto"))
 
 

@@ -1,6 +1,8 @@
 """verl's FSDP2 engine without Ray: every rank of a gloo group runs the driver's code as well, with equal results."""
 
 import os
+from concurrent.futures import Future
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -27,10 +29,30 @@ class LocalRanks:
     def update(self, jobs):
         return self._gather(self.rank.update(jobs[distributed.get_rank()]))
 
+    def save(self, folder):
+        return LocalSaving(self, self.rank.save(folder))
+
+    def load(self, folder):
+        self.rank.load(folder)
+        distributed.barrier()
+
     def _gather(self, mine):
         found = [None] * self.size
         distributed.all_gather_object(found, mine)
         return found
+
+
+@dataclass
+class LocalSaving:
+    """`saving.Saving`: done once every rank is."""
+
+    ranks: LocalRanks
+    mine: Future
+
+    def wait(self):
+        return {
+            name: digest for part in self.ranks._gather(self.mine.result()) for name, digest in part.items()
+        }
 
 
 def start_group(rank: int, size: int, meeting: Path) -> None:

@@ -151,7 +151,7 @@ def test_a_checkpoint_is_a_hugging_face_folder_with_the_drivers_state(stopped_an
     state = json.loads((newest / "state.json").read_text())
     assert state["step"] == STEPS
     assert (newest / "buffer" / "experience.safetensors").is_file()
-    assert len(list((newest / "shards").glob("model_world_size_2_rank_*.pt"))) == 2
+    assert len(list((newest / "shards").glob("shard-*.safetensors"))) == 2
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,10 @@ if TYPE_CHECKING:
     from pivot.runs.resuming import Accept
     from pivot.runs.run import RunResult
 
-OPTIONS = ("nodes", "gpus", "address", "rollout", "verl", "dry-run")
+OPTIONS = ("nodes", "gpus", "address", "restarts", "rollout", "verl", "dry-run")
 """Options that only verl has."""
+CHANGEABLE = ("nodes", "gpus", "address", "restarts")
+"""Those that a resumed run may change: a checkpoint fits any number of ranks."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,6 +34,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--address", metavar="HOST:PORT", help="a running Ray cluster, or `auto`; default: a local one"
+    )
+    group.add_argument(
+        "--restarts",
+        type=int,
+        metavar="K",
+        help="after a process or node has died, go on from the last checkpoint up to K times (default: 0)",
     )
     group.add_argument(
         "--rollout", choices=["vllm", "sglang"], help="the rollout server on GPUs (default: vllm)"
@@ -52,7 +60,8 @@ def is_asked(args: argparse.Namespace, resumed: Path | None) -> bool:
         from pivot.engines.verl.launch import saved_options
 
         used_verl = saved_options(resumed) is not None
-        given = [name for name in OPTIONS if vars(args)[name.replace("-", "_")]]
+        fixed = [name for name in OPTIONS if not (used_verl and name in CHANGEABLE)]
+        given = [name for name in fixed if vars(args)[name.replace("-", "_")]]
         given += ["engine verl"] * (args.engine == "verl" and not used_verl)
         if given:
             raise UserError(
@@ -72,17 +81,20 @@ def run(args: argparse.Namespace, out: Path, config: Config | None, accept: Acce
     from pivot.engines.verl import launch
     from pivot.engines.verl.compose import ClusterOptions
 
+    for name, least in (("nodes", 1), ("gpus", 1), ("restarts", 0)):
+        if getattr(args, name) is not None and getattr(args, name) < least:
+            raise UserError(f"--{name} must be at least {least}, got {getattr(args, name)}")
     if config is None:
-        return launch.resume(out, quiet=args.quiet, accept=accept)
+        changes = {name: vars(args)[name] for name in CHANGEABLE if vars(args)[name] is not None}
+        return launch.resume(out, quiet=args.quiet, accept=accept, changes=changes)
     if config.sampling.engine != "auto" or config.sampling.importance_cap is not None:
         raise UserError(
             "the sampling section is the local engine's; --engine verl samples by --rollout: leave --sampler and "
             "sampling.* out"
         )
-    for name in ("nodes", "gpus"):
-        if getattr(args, name) is not None and getattr(args, name) < 1:
-            raise UserError(f"--{name} must be at least 1, got {getattr(args, name)}")
-    cluster = ClusterOptions(args.nodes or 1, args.gpus or 1, args.address, args.rollout, tuple(args.verl))
+    cluster = ClusterOptions(
+        args.nodes or 1, args.gpus or 1, args.address, args.rollout, tuple(args.verl), args.restarts or 0
+    )
     if args.dry_run:
         print(launch.describe(config, out, cluster))
         return None

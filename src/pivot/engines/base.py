@@ -14,6 +14,7 @@ from typing import Literal, Protocol
 from torch import Tensor
 
 from pivot.config import Config
+from pivot.engines.saving import Saving
 from pivot.errors import UserError
 from pivot.method import Batch
 from pivot.models.corruption import Corruptor
@@ -121,8 +122,11 @@ class Engine(Protocol):
         """Samples for evaluations, at the current weights."""
         ...
 
-    def save(self, folder: Path) -> None:
-        """Write the model as a Hugging Face folder `model/`, and all else that training continues from."""
+    def save(self, folder: Path) -> Saving | None:
+        """Write the model as a Hugging Face folder `model/`, and all else that training continues from.
+
+        None: everything is written. An engine that goes on writing returns what to wait for.
+        """
         ...
 
     def load(self, folder: Path, budgets: Mapping[str, int]) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from pivot.engines.base import ScoreRequest, View
 from pivot.engines.packing import MicroBatch, Packing, Part, row_indices, select
+from pivot.engines.saving import Saving
 from pivot.method import Batch, Totals
 from pivot.models.policy import Layout, ResponseStatistics
 from pivot.models.rows import PromptWithResponses
@@ -91,11 +92,13 @@ class Ranks(Protocol):
         """Names of the weights that hold a NaN or an infinity, by rank."""
         ...
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: Path) -> Saving:
         """The model as a Hugging Face folder `model/`, and each rank's weights and optimizer."""
         ...
 
-    def load(self, folder: Path) -> None: ...
+    def load(self, folder: Path) -> None:
+        """What any number of ranks saved."""
+        ...
 
 
 def score_jobs(request: ScoreRequest, packing: Packing, num_ranks: int) -> list[ScoreJob]:

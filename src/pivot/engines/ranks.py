@@ -18,6 +18,7 @@ from pivot.data.images import ImageError
 from pivot.engines.base import MAXIMA, ScoreRequest, Skipped, Update
 from pivot.engines.images import ImageReader
 from pivot.engines.jobs import Ranks, RankUpdate, score_jobs, update_jobs
+from pivot.engines.saving import Saving
 from pivot.engines.scoring import RowStatistics
 from pivot.engines.settings import corruption_of, packing_of
 from pivot.method import Batch, count_totals
@@ -148,9 +149,10 @@ class RanksEngine:
     def nonfinite_weights(self) -> list[str]:
         return sorted({name for found in self.ranks.nonfinite_weights() for name in found})
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: Path) -> Saving:
+        """The ranks write while the next step samples."""
         self._rest()
-        self.ranks.save(folder)
+        return self.ranks.save(folder)
 
     def load(self, folder: Path, budgets: Mapping[str, int]) -> None:
         """Budgets are those of the configuration: ranks do not lower them."""

@@ -12,7 +12,9 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +23,8 @@ from safetensors import SafetensorError
 
 from pivot import locks
 from pivot.checkpoint_reader import MANIFEST, find_damage
-from pivot.durable import disk_errors, finished_checkpoints, sha256, sync_folder, sync_tree, write_json
+from pivot.durable import disk_errors, finished_checkpoints, hash_files, sync_folder, sync_tree, write_json
+from pivot.engines.saving import Saving, in_background
 from pivot.errors import UserError
 from pivot.experience import ExperienceBuffer, GroupStore, storage
 
@@ -57,18 +60,22 @@ class Boundary:
         return cls(trainer.finished_steps, state, sources.buffer.snapshot(), store)
 
 
-def save_state(trainer: Trainer, folder: Path, boundary: Boundary | None = None) -> None:
+def save_state(trainer: Trainer, folder: Path, boundary: Boundary | None = None) -> Saving | None:
     """Everything that the next step depends on. All randomness but the buffer's is derived from (seed, step).
 
     Args:
         boundary: of the last finished step, while the next one has changed no weight yet; None: as it is now.
+
+    Returns:
+        What to wait for if the engine goes on writing.
     """
     boundary = boundary or Boundary.of(trainer)
-    trainer.engine.save(folder)
+    saving = trainer.engine.save(folder)
     boundary.buffer.save(folder / "buffer")
     if boundary.store is not None:
         boundary.store.save(folder / "groups")
     write_json(folder / STATE, boundary.state)
+    return saving
 
 
 def load_state(trainer: Trainer, folder: Path) -> None:
@@ -118,22 +125,35 @@ class CheckpointStore:
         If the disk is full or `write` raises, the checkpoints stay as they were. Saving a step again replaces its
         checkpoint.
         """
-        target = self.folder / f"step-{step}"
+        return self.start_saving(step, write, score=score).result()
+
+    def start_saving(
+        self, step: int, write: Callable[[Path], Saving | None], *, score: float | None = None
+    ) -> Future[Checkpoint]:
+        """As `save`; where `write` returns something to wait for, the rest happens in a thread. One at a time."""
         temporary = self.folder / f".tmp-step-{step}-{os.getpid()}"
-        score = score if score is not None and math.isfinite(score) else None
-        try:
-            with disk_errors(target, SafetensorError):
-                shutil.rmtree(temporary, ignore_errors=True)
-                temporary.mkdir(parents=True)
-                write(temporary)
-                _write_manifest(temporary, step, score)
-                sync_tree(temporary)
-                if target.exists():
-                    target.rename(self.folder / f".replaced-step-{step}")
-                temporary.rename(target)
-                sync_folder(self.folder)
-        finally:
+        with disk_errors(self.folder / f"step-{step}", SafetensorError), _removing(temporary):
             shutil.rmtree(temporary, ignore_errors=True)
+            temporary.mkdir(parents=True)
+            saving = write(temporary)
+        if saving is not None:
+            return in_background(lambda: self._commit(step, temporary, score, saving))
+        done: Future[Checkpoint] = Future()
+        done.set_result(self._commit(step, temporary, score, None))
+        return done
+
+    def _commit(self, step: int, temporary: Path, score: float | None, saving: Saving | None) -> Checkpoint:
+        """Make a complete folder the checkpoint of its step."""
+        target = self.folder / f"step-{step}"
+        score = score if score is not None and math.isfinite(score) else None
+        with disk_errors(target, SafetensorError), _removing(temporary):
+            known = saving.wait() if saving is not None else {}
+            _write_manifest(temporary, step, score, known)
+            sync_tree(temporary)
+            if target.exists():
+                target.rename(self.folder / f".replaced-step-{step}")
+            temporary.rename(target)
+            sync_folder(self.folder)
         self.clean_leftovers()
         self._prune()
         return Checkpoint(target, step, score)
@@ -210,11 +230,25 @@ def _delete(checkpoint: Path) -> None:
     shutil.rmtree(doomed, ignore_errors=True)
 
 
-def _write_manifest(folder: Path, step: int, score: float | None) -> None:
+@contextmanager
+def _removing(temporary: Path) -> Iterator[None]:
+    """Remove a folder that is not completed."""
+    try:
+        yield
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+
+
+def _write_manifest(folder: Path, step: int, score: float | None, known: Mapping[str, str]) -> None:
+    """`known`: checksums that were computed by those who wrote the files."""
+    paths = {
+        path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()
+    }
+    found = hash_files([path for name, path in paths.items() if name not in known])
     files = {
-        path.relative_to(folder).as_posix(): {"size": path.stat().st_size, "sha256": sha256(path)}
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
+        name: {"size": path.stat().st_size, "sha256": known[name] if name in known else found[path]}
+        for name, path in paths.items()
     }
     write_json(folder / MANIFEST, {"version": 1, "step": step, "score": score, "files": files})
 

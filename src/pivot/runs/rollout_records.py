@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from PIL import Image
 from torch import Tensor
 
@@ -122,7 +121,8 @@ class _Writer:
         return self.engine.encoder.tokenizer.decode(ids, skip_special_tokens=True)
 
     def _tokens(self, ids: Tensor) -> list[str]:
-        return [str(self.engine.encoder.tokenizer.decode([i])) for i in ids.tolist()]
+        known = {i: str(self.engine.encoder.tokenizer.decode([i])) for i in set(ids.tolist())}
+        return [known[i] for i in ids.tolist()]
 
     def _corrupted(self, prompt: Prompt) -> list[str]:
         corruptor = self.engine.corruptor
@@ -140,7 +140,7 @@ def data_uri(image: Image.Image) -> str:
         image = image.resize((WIDEST, max(1, round(image.height * WIDEST / image.width))))
     buffer = io.BytesIO()
     # Photographs are far smaller as JPEG, drawings as PNG.
-    drawn = len(np.unique(np.asarray(image).reshape(-1, 3), axis=0)) < 512
+    drawn = image.getcolors(511) is not None
     image.save(buffer, "PNG" if drawn else "JPEG", **({"optimize": True} if drawn else {"quality": 80}))
     kind = "png" if drawn else "jpeg"
     return f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode()}"

@@ -8,6 +8,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -22,6 +23,7 @@ from pivot.checkpoint_reader import Origin
 from pivot.config import Config, from_dict, to_dict
 from pivot.engines.base import ENGINES, Engine, OpenEngine
 from pivot.engines.local import LocalEngine
+from pivot.engines.saving import Saving
 from pivot.errors import UserError, nearest
 from pivot.evaluation.scoring import add_scores
 from pivot.jsonl import read_rows
@@ -156,6 +158,8 @@ class Run:
         self._step_seconds: float | None = None
         """Of the latest step; None before the first."""
         self._saved_at = time.monotonic()
+        self._saving: Future[Checkpoint] | None = None
+        """The checkpoint that is being written."""
         self.id, self._written_config = folder.id, folder.read_config()
         self.folder.update_status(
             **_environment(), engine=engine, status="running", reason=None, saved_step=self.saved_step or None
@@ -174,6 +178,7 @@ class Run:
                         self._step()
                     finished = self._finish()
             except Stopped:
+                self._settle()
                 finished = False
             result = RunResult(self.folder.path, self.finished_steps, finished)
             self._callbacks.call("on_end", result)
@@ -300,6 +305,7 @@ class Run:
             if self._seconds_left() is not None and boundary.step > self.saved_step:
                 self._save(boundary)
             raise
+        self._settle(wait=False)
         row = self._row(outcome)
         self._write(outcome, row)
         self.guard.observe(outcome)
@@ -384,18 +390,27 @@ class Run:
             tracker.write_samples(step, samples)
 
     def _save(self, boundary: Boundary | None = None) -> None:
+        """Write a checkpoint; an engine may go on writing it while the next step samples."""
+        self._settle()
         trainer, step = self.trainer, self.trainer.finished_steps
         self.guard.check_weights(step)
         origin = Origin(self.id, step, self._written_config, self.folder.rows)
 
-        def write(folder: Path) -> None:
-            save_state(trainer, folder, boundary)
+        def write(folder: Path) -> Saving | None:
             origin.write(folder)
+            return save_state(trainer, folder, boundary)
 
-        saved = self.store.save(step, write, score=self.scores.get(step))
+        self._saving = self.store.start_saving(step, write, score=self.scores.get(step))
         self.saved_step, self._saved_at = step, time.monotonic()
-        self.folder.update_status(saved_step=step)
-        self._callbacks.call("on_checkpoint", step, saved.path)
+        self._settle(wait=False)
+
+    def _settle(self, *, wait: bool = True) -> None:
+        """Take note of the checkpoint that is being written, once it is complete."""
+        if self._saving is None or not (wait or self._saving.done()):
+            return
+        saved, self._saving = self._saving.result(), None
+        self.folder.update_status(saved_step=saved.step)
+        self._callbacks.call("on_checkpoint", saved.step, saved.path)
 
     # The end -----------------------------------------------------------------------------------------------
 
@@ -403,6 +418,7 @@ class Run:
         """Save what is not saved yet; at the end of training also the second half of the table and the card."""
         if self.finished_steps > self.saved_step:
             self._save()
+        self._settle()
         self.stopping.stepping = False
         if self.finished_steps < self.config.train.steps:
             return False

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 
-from pivot.engines.verl.launch import PARENT
+from pivot.engines.verl.child import PARENT
 
 
 def main() -> int:

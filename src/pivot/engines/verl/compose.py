@@ -47,6 +47,8 @@ class ClusterOptions:
     """`vllm` or `sglang`; None: vLLM on GPUs, this project's own replica on CPUs."""
     extra: tuple[str, ...] = ()
     """Settings for verl itself, as on its command line; they take precedence."""
+    restarts: int = 0
+    """How often the run goes on by itself from its last checkpoint after a process or node has died."""
 
     @property
     def ranks(self) -> int:

@@ -10,25 +10,25 @@ import re
 import secrets
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from importlib import metadata
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import torch
 
 from pivot.config import Config, from_dict, to_dict
-from pivot.durable import read_json, write_json
+from pivot.durable import finished_checkpoints, read_json, write_json
 from pivot.engines.settings import model_options
-from pivot.engines.verl.compose import ClusterOptions, Launch, compose, device_of
+from pivot.engines.verl.child import LOG, POLL_SECONDS, STOP, Child
+from pivot.engines.verl.compose import ClusterOptions, compose, device_of
 from pivot.engines.verl.environment import INSTALL, check_found
+from pivot.engines.verl.nodes import count_nodes
 from pivot.engines.verl.overrides import check_extra
 from pivot.errors import UserError
 from pivot.jsonl import read_rows
@@ -39,19 +39,10 @@ from pivot.runs.resuming import Accept, find_start
 from pivot.runs.run import RunResult
 from pivot.runs.stopping import Stopping
 
-PARENT = "PIVOT_PARENT"
-"""Environment variable: the process of `pivot train`."""
 CLUSTER = "cluster.json"
 """In the run's folder: nodes, ranks and settings, from which `--resume` starts it again."""
-STOP = "stop"
-"""In the run's folder: asks the run to save and stop after its step; holds the reason."""
-PROGRESS = "progress.log"
-"""In the run's folder: the progress that the process of `pivot train` shows."""
-LOG = "verl.log"
-"""In the run's folder: the output of verl and Ray."""
-POLL_SECONDS = 0.2
-LAST_SECONDS = 20.0
-"""For Ray to end its processes."""
+LOCK_SECONDS = 60.0
+"""For a driver that has lost its job to end."""
 TESTED = {
     "verl": ("0.9.1", "0.9.2"),
     "ray": ("2.41", "3"),
@@ -66,6 +57,10 @@ class RunFailed(UserError):
     """verl's process ended before the run did; the message is the reason, in one sentence."""
 
 
+class ProcessesLost(RunFailed):
+    """A process or node of the run has died: the run can go on from its last checkpoint."""
+
+
 def train(config: Config, out: Path, cluster: ClusterOptions, *, quiet: bool = False) -> RunResult:
     """Train from the beginning into a new folder."""
     _check(config, cluster)
@@ -75,15 +70,23 @@ def train(config: Config, out: Path, cluster: ClusterOptions, *, quiet: bool = F
     return _run(config, out, cluster, resume=False, quiet=quiet)
 
 
-def resume(out: Path, *, quiet: bool = False, accept: Accept | None = None) -> RunResult:
-    """Continue where a run stopped, with as many ranks as it had."""
+def resume(
+    out: Path, *, quiet: bool = False, accept: Accept | None = None, changes: Mapping[str, Any] | None = None
+) -> RunResult:
+    """Continue where a run stopped.
+
+    Args:
+        changes: fields of ClusterOptions that differ from now on, e.g. the number of nodes.
+    """
     with RunFolder.open(out) as folder:
         config = from_dict(folder.read_config())
         # verl's driver does the same once more; here a refusal is seen before anything is started.
         find_start(folder, config.checkpoint.every, accept or Accept())
-    cluster = saved_options(out)
-    assert cluster is not None, "checked by the caller"
+    saved = saved_options(out)
+    assert saved is not None, "checked by the caller"
+    cluster = dataclasses.replace(saved, **(changes or {}))
     _check(config, cluster)
+    write_json(out / CLUSTER, dataclasses.asdict(cluster))
     return _run(config, out, cluster, resume=True, quiet=quiet)
 
 
@@ -120,12 +123,49 @@ def _check(config: Config, cluster: ClusterOptions) -> None:
 
 
 def _run(config: Config, out: Path, cluster: ClusterOptions, *, resume: bool, quiet: bool) -> RunResult:
+    """Train; after the loss of a process or node go on from the last checkpoint, as often as is allowed."""
+    for attempt in range(cluster.restarts + 1):
+        resuming = resume or attempt > 0
+        present = _present(cluster) if resuming else cluster
+        try:
+            return _attempt(config, out, present, resume=resuming, quiet=quiet)
+        except ProcessesLost as loss:
+            if attempt == cluster.restarts:
+                raise
+            _note_restart(out, str(loss), attempt + 1, cluster.restarts)
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _present(cluster: ClusterOptions) -> ClusterOptions:
+    """The nodes of a running cluster that are there, at most as many as were asked for."""
+    if cluster.address is None:
+        return cluster
+    found = count_nodes(cluster.address, cluster.gpus)
+    if found == 0:
+        raise UserError(
+            f"no node of the Ray cluster at {cluster.address} has {cluster.gpus} free GPUs; add one, then --resume"
+        )
+    if found < cluster.nodes:
+        print(f"{found} of {cluster.nodes} nodes are there; going on with those", file=sys.stderr)
+    return dataclasses.replace(cluster, nodes=min(found, cluster.nodes))
+
+
+def _note_restart(out: Path, reason: str, number: int, limit: int) -> None:
+    with _unlocked(out) as folder:
+        step = next((step for step, _ in finished_checkpoints(out)), 0)
+        past = folder.status().get("restarts") or []
+        folder.update_status(restarts=[*past, {"reason": reason, "step": step}], reason=None, lost=[])
+    print(f"{reason}; restart {number} of {limit}, from step {step}", file=sys.stderr)
+
+
+def _attempt(config: Config, out: Path, cluster: ClusterOptions, *, resume: bool, quiet: bool) -> RunResult:
+    """One process of verl, from start to end."""
     (out / STOP).unlink(missing_ok=True)
     # Short: Ray puts sockets there, whose paths are limited to 107 bytes.
     temporary = Path(tempfile.mkdtemp(prefix="pivot-", dir="/tmp" if os.path.isdir("/tmp") else None))
     try:
         launch = compose(config, cluster, out, resume=resume, temporary=temporary)
-        child = _Child(launch, out, partial(_patience, config, out), quiet)
+        child = Child(launch, out, partial(_patience, config, out), quiet)
         if cluster.address is None:
             child.private |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
         code = child.wait()
@@ -134,12 +174,31 @@ def _run(config: Config, out: Path, cluster: ClusterOptions, *, resume: bool, qu
     status = read_status(out)
     if child.abandoned and status.get("status") == "running":
         status = {"status": "stopped", "reason": child.abandoned}
-        with RunFolder.open(out) as folder:
+        with _unlocked(out) as folder:
             folder.update_status(**status)
     if status.get("status") not in ("finished", "stopped"):
-        raise RunFailed(_reason(out, status, code))
+        # A driver that ended without a word was killed, or its node was.
+        lost = bool(status.get("lost")) or status.get("status") == "running"
+        kind = ProcessesLost if lost and not child.asked else RunFailed
+        raise kind(_reason(out, status, code))
     rows = (out / "metrics.jsonl").read_bytes().splitlines() if (out / "metrics.jsonl").exists() else []
     return RunResult(out, len(rows), status["status"] == "finished")
+
+
+@contextmanager
+def _unlocked(out: Path) -> Iterator[RunFolder]:
+    """The run's folder, once the driver has ended: on a running cluster Ray ends it after its job."""
+    end = time.monotonic() + LOCK_SECONDS
+    while True:
+        try:
+            folder = RunFolder.open(out)
+            break
+        except UserError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(POLL_SECONDS)
+    with folder:
+        yield folder
 
 
 def _patience(config: Config, out: Path) -> float:
@@ -156,90 +215,9 @@ def _reason(out: Path, status: Mapping[str, Any], code: int) -> str:
     if reason is None:
         ending = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
         reason = f"verl's driver was {ending}" if code < 0 else f"verl's driver {ending}"
-        with RunFolder.open(out) as folder:
+        with _unlocked(out) as folder:
             folder.update_status(status="failed", reason=reason)
     return f"{reason} ({out / LOG} has the output of verl and Ray)"
-
-
-@dataclass
-class _Child:
-    """verl's process, as the terminal sees it."""
-
-    launch: Launch
-    out: Path
-    patience: Callable[[], float]
-    """Seconds that a step may take to finish and be saved after a request to stop."""
-    quiet: bool
-    asked: list[signal.Signals] = field(default_factory=list)
-    abandoned: str | None = None
-    """Why the last step was not waited for."""
-    private: dict[str, str] = field(default_factory=lambda: {PARENT: str(os.getpid())})
-    """More environment variables, kept out of `--dry-run`: the parent process, and a local Ray's token."""
-    _deadline: float | None = None
-
-    def wait(self) -> int:
-        """Show its progress until it ends; returns its exit code."""
-        shown = self.out / PROGRESS
-        shown.touch()
-        with (self.out / LOG).open("ab") as log, shown.open(encoding="utf-8") as progress, self._signals():
-            progress.seek(0, os.SEEK_END)
-            process = subprocess.Popen(
-                self.launch.command,
-                env={**os.environ, **self.launch.environment, **self.private},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C reaches this process only
-            )
-            try:
-                while process.poll() is None and self._continues():
-                    self._show(progress)
-                    time.sleep(POLL_SECONDS)
-            finally:
-                _end(process)
-            self._show(progress)
-            return process.returncode
-
-    def _show(self, progress: TextIO) -> None:
-        new = progress.read()
-        if new and not self.quiet:
-            print(new, end="", flush=True)
-
-    def _continues(self) -> bool:
-        """The first signal asks for a checkpoint; a second SIGINT, or a step that takes too long, ends the run."""
-        if not self.asked:
-            return True
-        name = self.asked[0].name
-        if self._deadline is None:
-            self._deadline = time.monotonic() + self.patience()
-            (self.out / STOP).write_text(name, encoding="ascii")
-            print(f"{name}: saving after this step (Ctrl-C to quit at once)", file=sys.stderr)
-        if signal.SIGINT in self.asked[1:]:
-            self.abandoned = "interrupted twice"
-        elif time.monotonic() > self._deadline:
-            self.abandoned = f"{name}, step abandoned after {self.patience():g} s"
-        return self.abandoned is None
-
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
-        numbers = (signal.SIGINT, signal.SIGTERM)
-        before = {n: signal.signal(n, lambda n, _: self.asked.append(signal.Signals(n))) for n in numbers}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-
-def _end(process: subprocess.Popen) -> None:
-    """Terminate the driver, upon which Ray ends its processes."""
-    if process.poll() is None:
-        process.terminate()
-        try:
-            process.wait(LAST_SECONDS)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
 
 
 def check_environment() -> None:
@@ -266,9 +244,10 @@ def check_environment() -> None:
 def check_machine(config: Config, cluster: ClusterOptions) -> None:
     """Check that the GPUs exist; on a running cluster Ray counts them itself."""
     if device_of(config) == "cpu":
-        if cluster.nodes > 1 or cluster.address is not None:
+        if cluster.nodes > 1 and cluster.address is None:
             raise UserError(
-                "without GPUs --engine verl runs on this machine alone: leave out --nodes and --address"
+                f"{cluster.nodes} nodes need a running Ray cluster: start it with `ray start --num-gpus=RANKS` on each "
+                "node, where without GPUs the number is how many ranks the node takes, and set --address"
             )
         return
     if cluster.address is not None:

@@ -11,7 +11,7 @@ import math
 import types
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,8 +23,11 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from pivot.config import Config
+from pivot.durable import hash_files, sync_tree
+from pivot.engines import shards
 from pivot.engines.base import View, add_terms
 from pivot.engines.jobs import Piece, RankUpdate, ScoreJob, UpdateJob
+from pivot.engines.saving import Checksums, in_background
 from pivot.engines.scoring import with_prompts
 from pivot.engines.settings import corruption_of, logprob_temperature
 from pivot.method import Batch, Method, objective
@@ -143,16 +146,47 @@ class Rank:
                 whole = whole + up @ down * layer.scaling[adapter]
             yield name.replace(".base_layer.", "."), whole.detach().to(self.dtype)
 
-    def export(self, folder: Path) -> None:
-        """Gather the weights one by one; the first rank writes them."""
+    def save(self, folder: Path) -> Future[Checksums]:
+        """Copy shards and, on the first rank, the whole model to the CPU, then write them in the background.
+
+        Only the copying waits for other ranks, and never for a disk.
+        """
+        number = distributed.get_rank()
+        copies, offsets = shards.snapshot(self.policy.model, self.engine.optimizer, number)
+        weights = self.whole_weights()
+
+        def write() -> Checksums:
+            path = folder / shards.FOLDER / shards.file_name(number)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            shards.write(path, copies, offsets)
+            written = [path]
+            if weights:
+                save_with_weights(self.tokenizer_only, weights, folder / "model")
+                written += sorted(file for file in (folder / "model").rglob("*") if file.is_file())
+                sync_tree(folder / "model")
+            return {
+                file.relative_to(folder).as_posix(): digest for file, digest in hash_files(written).items()
+            }
+
+        return in_background(write)
+
+    def load(self, folder: Path) -> None:
+        """From the shards of any number of ranks; no rank waits for another."""
+        engine = self.engine
+        shards.load(folder / shards.FOLDER, self.policy.model, engine.optimizer)
+        if engine._is_offload_optimizer:
+            from verl.utils.fsdp_utils import offload_fsdp_optimizer
+
+            offload_fsdp_optimizer(engine.optimizer)
+
+    def whole_weights(self) -> dict[str, Tensor]:
+        """All weights on the CPU; empty except on the first rank, which writes them."""
         first = distributed.get_rank() == 0
         weights: dict[str, Tensor] = {}
         for name, whole in self.weights():
             if first:
                 weights[name] = whole.to("cpu", copy=True)
-        if first:
-            save_with_weights(self.tokenizer_only, weights, folder)
-        distributed.barrier()
+        return weights
 
     def _inputs(self, pieces: Sequence[Piece], view: View = "clean", step: int = 0) -> Iterator[Inputs]:
         """The pieces in their order; a thread decodes, processes and corrupts images ahead of the forward passes."""

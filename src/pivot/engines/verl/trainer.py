@@ -24,9 +24,9 @@ from verl.utils.tracking import Tracking
 from pivot.config import Config, from_dict, to_dict
 from pivot.engines.ranks import RanksEngine
 from pivot.engines.settings import model_options
+from pivot.engines.verl.child import PROGRESS, STOP
 from pivot.engines.verl.compose import device_of
 from pivot.engines.verl.environment import check_imports, check_nodes
-from pivot.engines.verl.launch import PROGRESS, STOP
 from pivot.engines.verl.overrides import check_resolved
 from pivot.engines.verl.worker import PivotWorker, RayRanks
 from pivot.errors import UserError
@@ -38,7 +38,7 @@ from pivot.runs.trackers import scalars
 from pivot.sampling import SampleRequest
 from pivot.types import Prompt, Response
 
-PATIENCE = 10.0
+PATIENCE = 40.0
 """Seconds to wait for signs of life; a busy process is not dead."""
 
 
@@ -64,11 +64,18 @@ class PivotTrainer(PPOTrainerSync):
             start=find_start(folder, settings.checkpoint.every, accept) if resuming else None,
             stream=(run / PROGRESS).open("a", buffering=1, encoding="utf-8"),
             stopping=StopFile(run / STOP),
-            reason_of=lambda error: explain(error, self.processes),
+            reason_of=self._explain,
             trackers=lambda: [VerlTracker(config)],
         )
-        self.run.folder.update_status(**{name: metadata.version(name) for name in ("verl", "ray")})
+        versions = {name: metadata.version(name) for name in ("verl", "ray")}
+        self.run.folder.update_status(**versions, lost=[])
         super().__init__(config)
+
+    def _explain(self, error: BaseException) -> str:
+        """The reason of a failure; run.json lists the processes that died, so that `pivot train` can start again."""
+        lost = find_dead(error, self.processes)
+        self.run.folder.update_status(lost=lost)
+        return explain(error, lost)
 
     def init(self) -> None:
         with self.run.recording_failure():
@@ -192,13 +199,12 @@ class StopFile:
     ) -> None: ...
 
 
-def explain(error: BaseException, actors: Mapping[str, Any]) -> str:
+def explain(error: BaseException, dead: Sequence[str] = ()) -> str:
     """Why a run failed, in one sentence: a process that died is named, not just the call that noticed.
 
     Args:
-        actors: the run's processes by name, e.g. `rank 0 (process 4711 on host)`.
+        dead: the processes that died, e.g. `rank 0 (process 4711 on host)`.
     """
-    dead = _dead(actors) if isinstance(error, RayError) else []
     if dead:
         return (
             f"{', '.join(dead)} {'has' if len(dead) == 1 else 'have'} died, killed or out of memory; the last "
@@ -206,17 +212,21 @@ def explain(error: BaseException, actors: Mapping[str, Any]) -> str:
         )
     cause = vars(error).get("cause")
     if isinstance(cause, Exception):
-        return explain(cause, {})
+        return explain(cause)
     if isinstance(error, UserError):
         return str(error)
     lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[-1] if lines else 'no reason given'}"
 
 
-def _dead(actors: Mapping[str, Any]) -> list[str]:
+def find_dead(error: BaseException, actors: Mapping[str, Any]) -> list[str]:
+    """Names of the actors that have died, where `error` comes from Ray. A dead node is noticed after half a minute."""
+    if not isinstance(error, RayError):
+        return []
     calls = {name: actor.__ray_ready__.remote() for name, actor in actors.items()}
     waiting = list(calls.values())
-    ray.wait(waiting, num_returns=len(waiting), timeout=PATIENCE)
+    if waiting:
+        ray.wait(waiting, num_returns=len(waiting), timeout=PATIENCE)
     return [name for name, call in calls.items() if _failed(call)]
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import socket
+import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +18,17 @@ from verl.utils.model import convert_weight_keys
 from verl.workers.engine_workers import ActorRolloutRefWorker
 
 from pivot.config import from_dict
+from pivot.engines import shards
 from pivot.engines.jobs import RankUpdate, ScoreJob, UpdateJob
+from pivot.engines.saving import Checksums
 from pivot.engines.settings import model_options
 from pivot.engines.verl.rank import Rank
 from pivot.errors import UserError
 from pivot.models.loading import load_tokenizer_only
 from pivot.models.policy import ResponseStatistics
 
-SHARDS = "shards"
-"""What verl's checkpoint manager writes: one file of weights, optimizer and random state per rank."""
+POLL_SECONDS = 0.5
+"""Between two questions whether a checkpoint is written."""
 
 
 class PivotWorker(ActorRolloutRefWorker):
@@ -56,9 +60,18 @@ class PivotWorker(ActorRolloutRefWorker):
         return (item for items in renamed for item in items.items()), None
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
-    def export(self, folder: str) -> None:
-        """Write the whole model as a Hugging Face folder; the first rank writes it."""
-        self.pivot_rank.export(Path(folder))
+    def start_saving(self, folder: str) -> None:
+        """Copy what a checkpoint holds, and go on writing it in the background."""
+        self.pivot_saving = self.pivot_rank.save(Path(folder))
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def saved(self) -> Checksums | None:
+        """The checksums of this rank's files; None while it is writing them."""
+        return self.pivot_saving.result() if self.pivot_saving.done() else None
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def load_shards(self, folder: str) -> None:
+        self.pivot_rank.load(Path(folder))
 
     @register(dispatch_mode=Dispatch.DP_COMPUTE)
     def score(self, job: ScoreJob) -> list[ResponseStatistics]:
@@ -92,21 +105,39 @@ class RayRanks:
     def nonfinite_weights(self) -> list[list[str]]:
         return self._group.nonfinite_weights()
 
-    def save(self, folder: Path) -> None:
-        self._group.save_checkpoint(str(folder / SHARDS), None, 0)
-        self._group.export(str(folder / "model"))
+    def save(self, folder: Path) -> RaySaving:
+        self._group.start_saving(str(folder))
+        return RaySaving(self._group)
 
     def load(self, folder: Path) -> None:
+        """Earlier versions left verl's own files, which fit as many ranks as wrote them."""
         found = saved_ranks(folder)
-        if found != self.size:
+        if found is None:
+            self._group.load_shards(str(folder))
+        elif found == self.size:
+            self._group.load_checkpoint(str(folder / shards.FOLDER))
+        else:
             raise UserError(
-                f"{folder} was saved by {found} ranks and {self.size} are to load it; resume with as many (--nodes, "
-                f"--gpus), or start a new run from its weights with --model {folder / 'model'}"
+                f"{folder} is of an earlier version, saved by {found} ranks, and {self.size} are to load it; resume "
+                f"with as many (--nodes, --gpus), or start a new run from its weights with --model {folder / 'model'}"
             )
-        self._group.load_checkpoint(str(folder / SHARDS))
+
+
+@dataclass(frozen=True)
+class RaySaving:
+    """`saving.Saving` on all ranks. Asks again and again: a rank that waited for its disk could not train."""
+
+    group: Any
+
+    def wait(self) -> Checksums:
+        while True:
+            found = self.group.saved()
+            if all(part is not None for part in found):
+                return {name: digest for part in found for name, digest in part.items()}
+            time.sleep(POLL_SECONDS)
 
 
 def saved_ranks(checkpoint: Path) -> int | None:
-    """How many ranks wrote a checkpoint; None for one of the local engine."""
-    path = checkpoint / SHARDS / "fsdp_config.json"
+    """How many ranks wrote verl's own files, of an earlier version; None: any number can load the checkpoint."""
+    path = checkpoint / shards.FOLDER / "fsdp_config.json"
     return json.loads(path.read_bytes())["world_size"] if path.is_file() else None

@@ -109,6 +109,22 @@ test-vllm: $(VLLM)/.ready
 	OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest tests/vllm tests/models/test_families.py tests/models/test_other_evaluators.py \
 		-k "vllm or processor or evaluators"
 
+CUDA := .venv-cuda
+# `===` does not accept a build with a suffix such as +cpu.
+$(CUDA)/.ready: pyproject.toml
+	@echo "Setting up $(CUDA) (once; 5.2 GB)..."
+	@test -x $(CUDA)/bin/python || $(PYTHON) -m venv $(CUDA)
+	@$(CUDA)/bin/python -m pip install $(QUIET) --upgrade "pip>=24"
+	@$(CUDA)/bin/python -m pip install $(QUIET) torch===2.13.0
+	@$(CUDA)/bin/python -m pip install $(QUIET) --editable ".[lora]" "pytest>=8.3,<10"
+	@touch $@
+
+# Device placement and launches on a GPU that is not there: a CUDA build of torch, no GPU, no values (not in CI).
+.PHONY: test-cuda
+test-cuda: $(CUDA)/.ready
+	OMP_NUM_THREADS=1 $(CUDA)/bin/python -m pytest tests/cuda
+	$(CUDA)/bin/python -m benchmarks.launches
+
 VERL := .venv-verl
 # All of verl's packages are pinned, so that nothing is resolved and nothing drifts; a registry that stumbles gets a
 # second chance.

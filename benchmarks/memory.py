@@ -80,10 +80,11 @@ class Peak(TorchDispatchMode):
 
 
 class FakeUpdate:
-    """The local engine with a model of FakeTensors that claim to be on the processor."""
+    """The local engine with a model of FakeTensors that claim to be on `device`."""
 
-    def __init__(self, size: str, config: Config) -> None:
+    def __init__(self, size: str, config: Config, device: str = "cpu") -> None:
         self.config, self.mode = config, FakeTensorMode(allow_non_fake_inputs=True)
+        self.device = torch.device(device)
         with torch.device("meta"):
             model = AutoModelForImageTextToText.from_config(
                 published_config(size), dtype=getattr(torch, config.model.dtype), attn_implementation="sdpa"
@@ -96,7 +97,7 @@ class FakeUpdate:
         self.engine = LocalEngine(config, Policy(model, text.tokenizer, PromptEncoder(family)))
 
     def fake(self, tensor: Tensor) -> Tensor:
-        return FakeTensor(self.mode, tensor.to("meta"), torch.device("cpu"))
+        return FakeTensor(self.mode, tensor.to("meta"), self.device)
 
     def _replace_tensors(self, model: torch.nn.Module) -> None:
         """Tied weights stay tied."""
@@ -129,11 +130,11 @@ class FakeUpdate:
 
     def _gradients(self) -> None:
         """`LocalEngine._gradients` on the fullest micro-batch, without reading the loss."""
-        units = self._units()
+        units = self.units()
         whole = MicroBatch(
             "tree", tuple(Part(i, tuple(range(len(u.responses)))) for i, u in enumerate(units))
         )
-        batch, totals = _batch(units, self.config)
+        batch, totals = make_batch(units, self.config)
         with (
             mock.patch.object(policy_module, "tree_rows", self._fake_rows),
             self.engine.policy.training(),
@@ -163,7 +164,7 @@ class FakeUpdate:
         )
         return dataclasses.replace(rows, **fake, shared_prefix=prefix)
 
-    def _units(self) -> list[PromptWithResponses]:
+    def units(self) -> list[PromptWithResponses]:
         """As many prompts as the micro-batch holds: one image each, and responses without a common beginning."""
         shape, family = (
             micro_batch(self.config, find_architecture(self.config.model.path)),
@@ -187,7 +188,7 @@ class FakeUpdate:
         return units
 
 
-def _batch(units: list[PromptWithResponses], config: Config) -> tuple[Batch, Totals]:
+def make_batch(units: list[PromptWithResponses], config: Config) -> tuple[Batch, Totals]:
     """Rows of ones with every column that the methods need; only their shapes matter."""
     lengths = torch.tensor([len(y) for unit in units for y in unit.responses])
     ones_B, ones_BT = torch.ones(len(lengths)), torch.ones(len(lengths), int(lengths.max()))

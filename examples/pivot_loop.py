@@ -4,7 +4,7 @@
 
 trains the shipped tiny vision-language model on procedural pictures, on one CPU core. A step is:
 
-    fresh and replayed prompts -> sample -> reward -> record -> filter -> anchor -> score -> allocate -> update
+    fresh and replayed prompts -> sample -> reward -> filter -> record -> anchor -> score -> allocate -> update
 
 Equation numbers are those of docs/paper_map.md. The mathematics is in `pivot.method`, as functions of tensors. Suffixes
 are dimensions: P prompts, G responses per prompt, B = P*G responses, T response tokens, N candidates.
@@ -92,13 +92,14 @@ def train(sizes: Sizes, show: Callable[[dict[str, float]], None] = print) -> tup
 
             groups = sample(policy, [problems[name] for name in [*candidates, *fresh]], sizes, step)  # Eq. 1
             reward(verifier, groups)  # R
-            record(buffer, groups, step)  # x -> {p-hat, Y+}
+            # A group that is all right or all wrong has an advantage of zero: nothing to learn from.
+            kept = [group for group in groups if group.is_informative]
+            record(buffer, groups, step)  # x -> {p-hat, Y+}, whatever the filter says
             accuracy = sum(group.success_rate for group in groups) / len(groups)
             gate.observe(accuracy, step)
             line = {"step": step, "accuracy": accuracy, "replayed": len(candidates), "buffer": len(buffer)}
 
-            # A group that is all right or all wrong has an advantage of zero: nothing to learn from.
-            if kept := [group for group in groups if group.is_informative]:
+            if kept:
                 choose_anchors(policy, corruptor, kept, candidates, step)  # Eq. 4, 5, 7
                 rows = as_rows(policy, kept)
                 batch = as_batch(kept, score(policy, corruptor, rows, step))  # log p, log q, H

@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parent.parent / "src" / "pivot"
 LAYERS: tuple[set[str], ...] = (
     {
         *("errors", "types", "durable", "seeding", "jsonl", "terminal", "console", "hub", "locks"),
-        *("checkpoint_reader", "plugins"),
+        *("checkpoint_reader", "plugins", "setting_names"),
     },
     {"method"},
     {"experience", "data", "rewards", "tiny"},

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from experiments.tiny_world.starts import Start
-from pivot.config import Config
+from pivot.config import Config, load_file, overlay
 from pivot.config.coerce import coerce
-from pivot.config.loading import load_file, overlay
 from pivot.config.schema import all_fields
 from pivot.errors import UserError, nearest
 from pivot.method import PRESETS

@@ -60,10 +60,10 @@ def start_path(start: Start, folder: Path) -> Path:
 
 def _make(start: Start, path: Path) -> None:
     from pivot.models.loading import load_policy
-    from pivot.tiny import build_model, build_tokenizer
     from pivot.tiny.habits import Habits, skilled
-    from pivot.tiny.model import save
+    from pivot.tiny.model import build_model, save
     from pivot.tiny.pretrain import Phase, Plan
+    from pivot.tiny.tokenizer import build_tokenizer
 
     plan, tokenizer = Plan(), build_tokenizer()
     if start.origin == "nothing":

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pivot.runs.callbacks import Callback
     from pivot.runs.run import RunResult
     from pivot.runs.trackers import OpenTracker
+    from pivot.token_credit import CreditMap
     from pivot.token_scores import ImageLike, ScoredResponse
 
 __version__ = "0.1.0"
@@ -34,6 +35,7 @@ __all__ = [
     "Callback",
     "Config",
     "__version__",
+    "credit",
     "evaluate",
     "recipes",
     "register_engine",
@@ -194,6 +196,46 @@ def score(
     return token_scores.score(
         model, image=image, question=question, response=response, method=method, step=step
     )
+
+
+def credit(
+    model: str | Path,
+    *,
+    image: ImageLike | Sequence[ImageLike],
+    question: str,
+    response: str | Sequence[str] = (),
+    samples: int | None = None,
+    answer: str = "",
+    methods: Sequence[str] = (),
+    temperature: float = 1.0,
+    seed: int = 0,
+) -> CreditMap:
+    """Which tokens of a model's responses matter, by every method's own measure, as training computes it.
+
+    Args:
+        model: as in `evaluate`.
+        image: one image or several: a PIL image, bytes, or a path.
+        question: the question; `<image>` marks where an image is, otherwise the images come first.
+        response: texts to score as responses.
+        samples: responses to sample: 4 by default, none if a response is given.
+        answer: the right answer, to grade the responses.
+        methods: whose measures: pivot, vppo, papo, pepo, pgpo, entropy; all by default.
+        temperature: of the samples.
+        seed: of the samples and of the corruption.
+
+    Returns:
+        `measures` and `responses`, each with `tokens` and `values` by measure; `write(path)` makes the page.
+
+    Example:
+        pivot.credit("tiny", image="figure.png", question="Find x.").write("credit.html")
+    """
+    from pivot import token_credit
+
+    texts = (response,) if isinstance(response, str) else tuple(response)
+    if samples is None:
+        samples = 0 if texts else 4
+    request = token_credit.CreditRequest(texts, samples, tuple(methods), temperature, seed)
+    return token_credit.credit_of(model, image, question, answer, request)
 
 
 def register_method(method: Method) -> None:

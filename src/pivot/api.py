@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from pivot import recipes
-from pivot.cli import eval as eval_command
+from pivot.cli import evaluating
+from pivot.cli.eval import add_arguments
 from pivot.config import Config, load_file, overlay, to_dict, validate
 from pivot.data import DataSpec, load
 from pivot.data.memory import MEMORY, as_rows
@@ -103,10 +104,10 @@ def evaluate(
     args = _eval_options({**given, "quiet": quiet})
     show = (lambda _: None) if quiet else print
     with leased_target(args.model[0]) as target:
-        sets = eval_command.chosen_sets(args) if rows is None else [_set_of(rows, limit)]
-        chosen = eval_command.settings_for([target], args, show)[target.name]
-        folder = eval_command.folders([target], args.out)[0]
-        return eval_command.evaluate_target(target, sets, chosen, folder, args)
+        sets = evaluating.chosen_sets(args) if rows is None else [_set_of(rows, limit)]
+        chosen = evaluating.settings_for([target], args, show)[target.name]
+        folder = evaluating.folders([target], args.out)[0]
+        return evaluating.evaluate_target(target, sets, chosen, folder, args)
 
 
 def _sets(benchmarks: Any) -> tuple[str, list[Mapping[str, Any]] | None]:
@@ -129,7 +130,7 @@ def _set_of(rows: list[Mapping[str, Any]], limit: int | None) -> EvaluationSet:
 def _eval_options(given: Mapping[str, Any]) -> argparse.Namespace:
     """The options of `pivot eval`, read and checked by its own parser."""
     parser = argparse.ArgumentParser(exit_on_error=False, add_help=False)
-    eval_command.add_arguments(parser)
+    add_arguments(parser)
     known = {action.dest: action for action in parser._actions}
     words: list[str] = []
     for name, value in given.items():

@@ -76,6 +76,9 @@ def find_damage(checkpoint: Path, *, verify: bool = True, parts: tuple[str, ...]
         return f"{MANIFEST}: missing"
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return f"{MANIFEST}: unreadable"
+    unlisted = _find_unlisted(checkpoint, manifest["files"], parts)
+    if unlisted:
+        return f"{unlisted}: not in {MANIFEST}"
     for path, (size, _) in expected.items():
         name = path.relative_to(checkpoint)
         if not path.is_file():
@@ -88,6 +91,20 @@ def find_damage(checkpoint: Path, *, verify: bool = True, parts: tuple[str, ...]
             if _key(path, digest) not in _verified:
                 return f"{path.relative_to(checkpoint)}: checksum differs"
     return _find_misplacement(checkpoint, manifest.get("step"))
+
+
+def _find_unlisted(checkpoint: Path, listed: dict[str, Any], parts: tuple[str, ...]) -> str | None:
+    """A file of weights or settings that has no checksum."""
+    names = (path.relative_to(checkpoint) for path in checkpoint.rglob("*") if path.is_file())
+    return next(
+        (
+            name.as_posix()
+            for name in sorted(names)
+            if name.suffix in (".safetensors", ".json") and (not parts or name.parts[0] in parts)
+            if name.as_posix() not in (*listed, MANIFEST)
+        ),
+        None,
+    )
 
 
 def _find_misplacement(checkpoint: Path, step: Any) -> str | None:

@@ -129,7 +129,7 @@ def read_json(path: Path, advice: str) -> dict[str, Any]:
     except OSError as refusal:
         raise DamagedFile(f"{path} cannot be read ({_reason(refusal)}); {advice}.") from refusal
     try:
-        value = json.loads(data)
+        value = json.loads(data, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as damage:
         blank = (
             "it is empty" if not data.strip() else "it holds zeros only" if not data.strip(b"\0") else None
@@ -138,6 +138,10 @@ def read_json(path: Path, advice: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise DamagedFile(f"{path} is damaged (it holds no JSON object); {advice}.")
     return value
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
 
 
 def _reason(refusal: OSError) -> str:

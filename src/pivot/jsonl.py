@@ -62,6 +62,8 @@ def scan(path: Path) -> Iterator[tuple[int, bytes, dict[str, Any] | None]]:
     if not path.exists():
         return
     offset = 0
+    if not path.is_file():
+        raise UserError(f"{path} is not a file; move it away.")
     with path.open("rb") as file:
         for raw in file:
             yield offset, raw, decode_row(raw)

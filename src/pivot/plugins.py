@@ -62,6 +62,13 @@ def absolute(spec: str) -> str:
     return f"{os.path.abspath(file)}{colon}{name}" if file.endswith(".py") else spec
 
 
+def check_file(spec: str, what: str) -> None:
+    """Raise a UserError if `file.py` or `file.py:name` names a file that is not there; modules are not looked for."""
+    file = spec if spec.endswith(".py") else spec.rpartition(":")[0]
+    if file.endswith(".py") and not Path(file).is_file():
+        raise UserError(f"There is no file {os.path.abspath(file)} for the {what}.")
+
+
 def _parts(spec: str, what: str) -> tuple[str, str]:
     source, _, name = spec.rpartition(":")
     if not source or not name.isidentifier():
@@ -97,8 +104,7 @@ def _from_file(path: Path, what: str) -> ModuleType:
     name = f"{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
     if name in sys.modules:
         return sys.modules[name]
-    if not path.is_file():
-        raise UserError(f"There is no file {path} for the {what}.")
+    check_file(str(path), what)
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None

@@ -20,7 +20,7 @@ from pivot.engines.base import ScoreRequest
 from pivot.engines.scoring import Scorer, response_means
 from pivot.engines.settings import corruption_of, logprob_temperature, packing_of
 from pivot.errors import UserError
-from pivot.evaluation.target import GivenOptions, Target, choose_conditions, find_target
+from pivot.evaluation.target import Conditions, GivenOptions, Target, choose_conditions, find_target
 from pivot.method import PRESETS, Batch, Method, VisualAllocation
 from pivot.models.corruption import CORRUPTIONS, Corruptor
 from pivot.models.loading import ModelOptions, load_policy
@@ -83,15 +83,16 @@ def score(
     step: int = 0,
 ) -> ScoredResponse:
     """See `pivot.score`."""
-    prompt = _prompt(image, question)
+    prompt = make_prompt(image, question)
     if not response:
         raise UserError("response is empty; give the text whose tokens are to be scored")
     if isinstance(model, Policy):
         policy, config = model, Config()
     else:
         target = find_target(str(model))
-        config = _config_of(target)
-        policy = _load(target, config)
+        config = config_of(target)
+        (conditions,) = choose_conditions([target], GivenOptions())
+        policy = load(target, config, conditions)
     if method is not None:
         config = replace(config, method=find_method(method))
     prompt = config.prompt.style.apply(prompt)
@@ -133,7 +134,7 @@ def _columns(found: ResponseStatistics, method: Method, has_image: bool) -> list
         old_logprobs_BT=found.logprobs_BT,
         corrupted_logprobs_BT=corrupted_BT,
     )
-    _, _, parts = _allocation(method)(batch, torch.zeros(1))
+    _, _, parts = allocation_of(method)(batch, torch.zeros(1))
     assert parts.support_BT is not None
     assert parts.future_BT is not None
     assert parts.gate_BT is not None
@@ -142,7 +143,7 @@ def _columns(found: ResponseStatistics, method: Method, has_image: bool) -> list
     return [value_BT[0].tolist() for value_BT in (*values, parts.utility_BT)]
 
 
-def _allocation(method: Method) -> VisualAllocation:
+def allocation_of(method: Method) -> VisualAllocation:
     """The method's own token-level allocation, or PIVOT's if it has none with future support."""
     for chosen in (method.visual, PRESETS["pivot"].visual):
         if isinstance(chosen, VisualAllocation) and chosen.utility == "future":
@@ -150,7 +151,7 @@ def _allocation(method: Method) -> VisualAllocation:
     raise AssertionError("PIVOT has one")
 
 
-def _config_of(target: Target) -> Config:
+def config_of(target: Target) -> Config:
     """The run's configuration, with its method unless that is code of another package; the defaults without a run."""
     if target.config is None or target.run is None:
         return Config()
@@ -164,8 +165,8 @@ def _config_of(target: Target) -> Config:
     return config if "source" in stored else overlay(config, {"method": stored})
 
 
-def _load(target: Target, config: Config) -> Policy:
-    (conditions,) = choose_conditions([target], GivenOptions())
+def load(target: Target, config: Config, conditions: Conditions) -> Policy:
+    """The model, with log-probs at the temperature of the configuration."""
     low, high = conditions.limits.value
     options = ModelOptions(dtype=conditions.dtype.value, min_pixels=low, max_pixels=high)
     policy = load_policy(str(target.folder), options)
@@ -173,7 +174,7 @@ def _load(target: Target, config: Config) -> Policy:
     return policy
 
 
-def _prompt(image: ImageLike | Sequence[ImageLike] | None, question: str) -> Prompt:
+def make_prompt(image: ImageLike | Sequence[ImageLike] | None, question: str) -> Prompt:
     """The question with its images; its id, which selects the corruption mask, follows from the content."""
     given = [] if image is None else list(image) if isinstance(image, list | tuple) else [image]
     sources = [_source(one) for one in given]

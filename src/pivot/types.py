@@ -99,6 +99,8 @@ class Response:
     reward: Reward | None = None
     sampler_logprobs_T: torch.Tensor | None = None
     """What the program that sampled (vLLM) says the log-probs are, to compare with the trainer's."""
+    stored: bool = False
+    """From an earlier step's stored group: `logprobs_T` are those of that step."""
 
     @property
     def correct(self) -> bool:

@@ -161,3 +161,41 @@ def test_benchmarks_lists_what_is_known(capsys: pytest.CaptureFixture[str]) -> N
     assert known["realworldqa", "out of domain"]["tested_on"].startswith("hand-made rows")
     assert main(["benchmarks"]) == 0
     assert "pivot data NAME" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("setting", "system"),
+    [
+        ("prompt.system=Be brief.", "<|im_start|>system\nBe brief.<|im_end|>\n"),
+        ("prompt.system=", ""),
+        ("prompt.template=Q: {{ question }}", "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n"),
+    ],
+)
+def test_the_prompt_is_shown_as_its_settings_say(capsys, own_file, setting, system):
+    first, *_ = lines(capsys, str(own_file), "--set", setting)
+    assert first["prompt"].startswith(f"{system}<|im_start|>user\n")
+    assert ("Q: Find" in first["prompt"]) == setting.startswith("prompt.template")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "options", "said"),
+    [
+        ("empty.jsonl", "", [], "empty: no row could be read; rows are JSON objects"),
+        ("numbers.json", "[1, 2]", [], "numbers: no row could be read; rows are JSON objects"),
+        ("header.csv", "problem,answer\n", [], "header: no row could be read; rows are JSON objects"),
+        ("some.csv", "problem,answer\n1+1?,2\n", ["--limit", "0"], "--limit is 0; it must be at least 1"),
+        ("some.csv", "problem,answer\n1+1?,2\n", ["--set", "train.lr=1"], "`data` and `prompt` here"),
+        ("some.csv", "problem,answer\n1+1?,2\n", ["--set", "prompt.template={{ q }}"], "uses {{ q }}"),
+    ],
+)
+def test_a_mistake_is_one_sentence(tmp_path, capsys, name, content, options, said):
+    (tmp_path / name).write_text(content)
+    assert main(["data", str(tmp_path / name), *options]) == 2
+    message = capsys.readouterr().err
+    assert said in message
+    assert message.count("\n") == 1
+
+
+def test_a_mistyped_set_names_the_nearest(capsys):
+    assert main(["data", "tinny"]) == 2
+    assert "unknown data set 'tinny'. Did you mean 'tiny'?" in capsys.readouterr().err

@@ -272,3 +272,29 @@ def test_what_no_extra_installs_is_not_called_one(capsys):
     assert "[verl]" not in text
     assert "[data]" not in text
     assert "an environment of its own: docs/cluster.md" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fits"),
+    [
+        (["--recipe", "geo3k-32b", "--nodes", "4", "--gpus", "8", "--device", "H100-80GB"], True),
+        (["--recipe", "geo3k-32b", "--gpus", "8", "--device", "H100-80GB"], False),
+        (["--recipe", "geo3k-7b-lora-verl", "--gpus", "4", "--device", "RTX-4090"], True),
+        (["--recipe", "geo3k-7b-lora-verl", "--gpus", "2", "--device", "A100-80GB"], True),
+        (["--recipe", "geo3k-7b", "--gpus", "4", "--device", "RTX-4090"], False),
+    ],
+)
+def test_the_verl_engine_is_estimated_per_gpu(capsys, arguments, fits):
+    assert main(["doctor", "--json", *arguments]) == (0 if fits else 1)
+    report = json.loads(capsys.readouterr().out)
+    assert report["fits"] == fits
+    items = {item["name"]: item["num_bytes"] for item in report["items"]}
+    ranks = int(arguments[arguments.index("--gpus") + 1]) * (4 if "--nodes" in arguments else 1)
+    if "lora" not in arguments[1]:
+        assert items["optimizer"] == pytest.approx(2 * items["weights"], rel=1e-6)
+        assert items["weights"] == 4 * report["model"]["parameters"] // ranks
+
+
+def test_the_number_of_gpus_is_checked(capsys):
+    assert main(["doctor", "--recipe", "geo3k-7b", "--gpus", "0"]) == 2
+    assert "--nodes and --gpus must be at least 1, got 1 and 0" in capsys.readouterr().err

@@ -220,7 +220,7 @@ def test_a_mistake_is_one_sentence(capsys, options, said):
 
 
 def test_a_group_stands_for_its_benchmarks_in_the_papers_order(elsewhere, monkeypatch):
-    from pivot.cli import eval as command
+    from pivot.cli import evaluating as command
     from pivot.evaluation.sets import EvaluationSet
     from pivot.tiny import procedural
 

@@ -8,6 +8,7 @@ from pivot.cli import main
 from pivot.cli.methods import COLUMNS, turned_on
 from pivot.config import from_dict
 from pivot.method import PRESETS, Method
+from pivot.method.presets import GROUPS
 
 
 def test_the_table_has_a_row_per_method(capsys):
@@ -17,8 +18,12 @@ def test_the_table_has_a_row_per_method(capsys):
     assert list(rows) == list(PRESETS)
     assert "0.2 / 0.28" in rows["dapo"]
     cells = {name: " ".join(row.split()[1:]) for name, row in rows.items()}
-    assert cells["pivot"] == "0.2 / 0.28 token - yes future, beta 0.1 50% calibrate, buffer -"
-    assert cells["grpo"] == "0.2 / 0.2 sequence 0.01 - - - - -"
+    assert cells["pivot"] == "0.2 / 0.28 token - yes future 0.1 50% calibrate"
+    assert cells["grpo"] == "0.2 / 0.2 sequence 0.01 - - - -"
+    assert cells["sapo"] == "sapo 1 / 1.05 sequence - - - - -"
+    assert max(map(len, lines)) <= 100
+    titles = [line for line in lines if line and not line.startswith((" ", "`", "--", "method"))]
+    assert titles == list(GROUPS)
 
 
 def test_every_switch_that_is_on_shows_up_in_the_table(capsys):

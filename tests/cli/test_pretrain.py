@@ -10,6 +10,7 @@ from transformers import AutoModelForImageTextToText
 from pivot import tiny
 from pivot.cli import main
 from pivot.tiny.pretrain import Plan, pretrain
+from pivot.tiny.tokenizer import build_tokenizer
 
 SHORT = ["pretrain", "--steps", "4", "--batch-size", "4", "--prompts", "5", "--samples", "1"]
 
@@ -43,7 +44,7 @@ def test_a_start_made_again_and_alone_is_the_same(both_starts, start, tmp_path, 
 
 def test_another_seed_is_another_model():
     plan = Plan(skill_steps=2, batch_size=2)
-    tokenizer = tiny.build_tokenizer()
+    tokenizer = build_tokenizer()
     losses = {seed: [] for seed in (0, 1)}
     for seed, found in losses.items():
         for _ in pretrain(

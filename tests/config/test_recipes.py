@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from pivot import recipes
-from pivot.cli.options import add_arguments, from_arguments, resolve
+from pivot.cli.configuring import from_arguments, resolve
+from pivot.cli.options import add_arguments
 from pivot.config import Config, apply_settings, from_dict, to_dict
 from pivot.config.validation import problems
 from pivot.errors import UserError

@@ -1,8 +1,10 @@
 """`--engine verl` where verl is not installed: what is composed, partitioned and refused."""
 
+import asyncio
 import re
 import subprocess
 import sys
+from collections import Counter
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
@@ -15,17 +17,21 @@ import torch
 from pivot import recipes
 from pivot.cli import main
 from pivot.config import apply_settings
+from pivot.engines.images import ImageReader
 from pivot.engines.jobs import has_images, partition, pieces_of
 from pivot.engines.packing import Packing
 from pivot.engines.ranks import MeasuredPrompt
-from pivot.engines.verl.compose import ClusterOptions, compose, device_of
+from pivot.engines.verl.compose import ClusterOptions, compose, device_of, offloads, tensor_parallel
 from pivot.engines.verl.launch import TESTED, check_environment, check_machine, check_supported
+from pivot.engines.verl.overrides import check_extra
 from pivot.engines.verl.rollouts import ReplicaRollouts, ServerRollouts, server_settings
 from pivot.errors import UserError
 from pivot.method import preset
+from pivot.models.loading import load_tokenizer_only, resolve_model
 from pivot.models.rows import PromptWithResponses
 from pivot.sampling import SampleRequest, Sampling
 from pivot.tiny import procedural
+from pivot.types import Prompt
 
 NO_GPU = not torch.cuda.is_available()
 
@@ -45,6 +51,9 @@ def test_a_recipe_becomes_verls_configuration():
     assert (found["trainer.nnodes"], found["trainer.n_gpus_per_node"]) == ("2", "8")
     assert found["trainer.v1.trainer_mode"] == "pivot"
     assert found["trainer.device"] == "cuda"
+    assert "trainer.total_training_steps" not in found, (
+        "the run counts: `train.epochs` are steps once rows are read"
+    )
     assert found["actor_rollout_ref.rollout.name"] == "vllm"
     assert found["actor_rollout_ref.rollout.n"] == "8"
     assert found["actor_rollout_ref.actor.strategy"] == "fsdp2"
@@ -80,6 +89,118 @@ def test_without_a_gpu_the_tiny_model_runs_on_processes():
     assert found["ray_kwargs.ray_init._temp_dir"] == "/tmp/t"
 
 
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("actor_rollout_ref.model.use_fused_kernels=true", "must be false: it replaces the model's forward"),
+        ("++actor_rollout_ref.model.use_liger=true", "must be false"),
+        ("+actor_rollout_ref.actor.ulysses_sequence_parallel_size=2", "must be 1: sequence parallelism"),
+        ("actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size='2'", "must be 1"),
+        ("actor_rollout_ref.ref.fsdp_config.use_torch_compile=true", "must be false"),
+        ("actor_rollout_ref.actor.use_prefix_grouper=true", "must be false"),
+        ("actor_rollout_ref.model={use_remove_padding:true}", "replaces a whole section"),
+        ("actor@actor_rollout_ref.actor=megatron_actor", "replaces a whole section"),
+        ("model_engine=megatron", "must be dp"),
+        ("actor_rollout_ref.actor.optim.lr=1", "this project's own train.lr"),
+        ("actor_rollout_ref.rollout.temperature=0.5", "this project's own rollout.temperature"),
+        ("actor_rollout_ref.model.use_remove_padding", "takes A.B=C"),
+        ("~actor_rollout_ref.model.use_remove_padding=false", "takes A.B=C"),
+    ],
+)
+def test_settings_that_would_corrupt_a_run_or_do_nothing_are_refused(setting, words):
+    with pytest.raises(UserError, match=re.escape(words)):
+        check_extra([setting])
+
+
+def test_other_settings_of_verl_are_passed_on():
+    check_extra(
+        [
+            "actor_rollout_ref.rollout.gpu_memory_utilization=0.5",
+            "actor_rollout_ref.rollout.tensor_model_parallel_size=2",
+            "actor_rollout_ref.model.use_remove_padding=False",
+            "trainer.logger=[console,wandb]",
+        ]
+    )
+
+
+def test_adapters_are_verls_own_and_servers_receive_merged_weights():
+    found = settings_of(compose(recipes.get("geo3k-7b-lora"), ClusterOptions(gpus=2), Path("/runs/x")))
+    at = "actor_rollout_ref.model"
+    assert (found[f"{at}.lora_rank"], found[f"{at}.lora_alpha"], found[f"{at}.lora.merge"]) == (
+        "64",
+        "128",
+        "true",
+    )
+    targets = re.compile(found[f"{at}.target_modules"].strip("'"))
+    assert targets.fullmatch("model.language_model.layers.3.self_attn.q_proj")
+    assert targets.fullmatch("model.text_model.layers.3.mlp.down_proj")
+    assert not targets.fullmatch("model.visual.blocks.3.mlp.down_proj")
+    plain = settings_of(compose(recipes.get("geo3k-7b"), ClusterOptions(gpus=2), Path("/runs/x")))
+    assert f"{at}.lora_rank" not in plain
+
+
+@pytest.mark.parametrize(
+    ("recipe", "gpus", "gigabytes", "expected"),
+    [
+        ("geo3k-3b", 1, 80, True),
+        ("geo3k-7b", 8, 80, False),
+        ("geo3k-7b", 4, 80, True),  # 8.29e9 x 12 / 4 bytes are 24.9 GB, and 0.3 x 80 GB are left
+        ("geo3k-7b-lora-verl", 2, 80, False),
+        ("geo3k-7b-lora-verl", 4, 24, True),
+    ],
+)
+def test_weights_and_optimizer_leave_a_gpu_that_does_not_hold_them_beside_the_server(
+    recipe, gpus, gigabytes, expected
+):
+    assert offloads(recipes.get(recipe), ClusterOptions(gpus=gpus), gigabytes * 10**9) == expected
+
+
+@pytest.mark.skipif(not NO_GPU, reason="another GPU may hold more")
+@pytest.mark.parametrize(("gpus", "expected"), [(1, "true"), (8, None)])
+def test_one_gpu_turns_both_offloads_on(gpus, expected):
+    found = settings_of(compose(recipes.get("geo3k-3b"), ClusterOptions(gpus=gpus), Path("/runs/x")))
+    for name in ("param_offload", "optimizer_offload"):
+        assert found.get(f"actor_rollout_ref.actor.fsdp_config.{name}") == expected
+
+
+@pytest.mark.parametrize(
+    ("model", "gpus", "gigabytes", "expected"),
+    [
+        ("Qwen/Qwen2.5-VL-3B-Instruct", 8, 80, 1),
+        ("Qwen/Qwen2.5-VL-7B-Instruct", 8, 80, 1),
+        ("Qwen/Qwen2.5-VL-7B-Instruct", 4, 24, 2),
+        ("Qwen/Qwen2.5-VL-32B-Instruct", 8, 80, 4),
+        ("Qwen/Qwen2.5-VL-32B-Instruct", 6, 80, 2),
+        ("someone/unknown", 8, 80, 1),
+    ],
+)
+def test_a_server_has_as_many_gpus_as_its_weights_need(model, gpus, gigabytes, expected):
+    """33.4e9 weights in bfloat16 are 67 GB: more than two times 0.4 x 80 GB."""
+    config = apply_settings(recipes.get("geo3k-7b"), [f"model.path={model}"])
+    assert tensor_parallel(config, ClusterOptions(gpus=gpus), gigabytes * 10**9) == expected
+
+
+@pytest.mark.skipif(not NO_GPU, reason="another GPU may need another number")
+def test_a_dry_run_of_the_32b_recipe_shares_servers_between_gpus(tmp_path, capsys):
+    arguments = [
+        "--engine",
+        "verl",
+        "--recipe",
+        "geo3k-32b",
+        "--nodes",
+        "4",
+        "--gpus",
+        "8",
+        "--address",
+        "auto",
+    ]
+    assert main(["train", *arguments, "--out", str(tmp_path / "x"), "--dry-run"]) == 0
+    said = capsys.readouterr().out
+    assert "actor_rollout_ref.rollout.tensor_model_parallel_size=4" in said
+    assert "actor_rollout_ref.actor.fsdp_config.use_no_sync_for_gradient_accumulation=false" in said
+    assert '"path": "Qwen/Qwen2.5-VL-32B-Instruct"' in said
+
+
 def test_sglang_is_a_switch():
     launch = compose(recipes.get("geo3k-3b"), ClusterOptions(rollout="sglang"), Path("/runs/x"))
     assert settings_of(launch)["actor_rollout_ref.rollout.name"] == "sglang"
@@ -110,12 +231,12 @@ def test_dry_run_prints_the_command_and_starts_nothing(tmp_path, capsys):
         (["--dry-run"], "--dry-run needs --engine verl"),
         (["--engine", "verl", "--gpus", "0"], "--gpus must be at least 1, got 0"),
         (
-            ["--engine", "verl", "--set", "model.lora_rank=8"],
-            "model.lora_rank needs --engine local",
+            ["--engine", "verl", "--set", "model.lora_rank=8", "--set", "model.quantize=nf4"],
+            "model.quantize needs --engine local",
         ),
         (
-            ["--engine", "verl", "--set", "model.freeze_vision=true"],
-            "model.freeze_vision needs --engine local",
+            ["--engine", "verl", "--verl", "actor_rollout_ref.model.use_remove_padding=True"],
+            "verl's actor_rollout_ref.model.use_remove_padding is True, but must be false",
         ),
     ],
 )
@@ -185,8 +306,9 @@ def test_device_follows_the_configuration():
     assert device_of(config) == "cuda"
     assert device_of(apply_settings(config, ["model.device=cpu"])) == "cpu"
     assert device_of(apply_settings(config, ["model.device=cuda:1"])) == "cuda"
-    with pytest.raises(UserError, match="lora_rank"):
-        check_supported(apply_settings(config, ["model.lora_rank=4"]))
+    with pytest.raises(UserError, match="quantize"):
+        check_supported(apply_settings(config, ["model.lora_rank=4", "model.quantize=nf4"]))
+    check_supported(apply_settings(config, ["model.lora_rank=4", "model.freeze_vision=true"]))
 
 
 # Partitioning -------------------------------------------------------------------------------------------------
@@ -238,6 +360,8 @@ def test_ranks_without_rows_get_stand_ins_that_do_not_count(units):
 
 def test_sampling_settings_are_the_servers_own_words():
     sampling = Sampling(temperature=0.7, top_p=0.9, top_k=0, max_tokens=50)
+    unseeded = server_settings("vllm", sampling, None, ends=[2], banned=[])
+    assert not {"seed", "sampling_seed"} & unseeded.keys()
     vllm = server_settings("vllm", sampling, 2**62 + 5, ends=[2], banned=[11, 12])
     assert vllm["seed"] == 5
     assert vllm["top_k"] == -1
@@ -260,17 +384,18 @@ class EchoClient:
         self.end, self.requests = end, []
 
     async def generate(self, request_id, **request):
-        self.requests.append(request)
+        self.requests.append({**request, "request_id": request_id})
         last = self.end if len(self.requests) % 2 else 20
         return SimpleNamespace(token_ids=[20, last], log_probs=[-0.5, -0.25], extra_fields={})
 
 
-def verl_config(name: str, ranks: int = 4, tensor_parallel: int = 2):
+def verl_config(name: str, ranks: int = 4, tensor_parallel: int = 2, full_determinism: bool = False):
     rollout = SimpleNamespace(
         name=name,
         tensor_model_parallel_size=tensor_parallel,
         data_parallel_size=1,
         pipeline_model_parallel_size=1,
+        full_determinism=full_determinism,
     )
     return SimpleNamespace(
         actor_rollout_ref=SimpleNamespace(rollout=rollout),
@@ -278,30 +403,94 @@ def verl_config(name: str, ranks: int = 4, tensor_parallel: int = 2):
     )
 
 
-def test_servers_get_token_ids_images_and_a_seed_per_sample():
-    from pivot.models.loading import load_tokenizer_only, resolve_model
-
+def server_rollouts(client_of, **options):
+    """`ServerRollouts` with a client in place of verl's, and the images that were put where servers find them."""
     tokenizer_only = load_tokenizer_only(Path(resolve_model("tiny")))
-    client = EchoClient(tokenizer_only.end_ids[0])
-    rollouts = ServerRollouts.create(verl_config("vllm"), client, teacher_client=None)
+    client = client_of(tokenizer_only.end_ids[0])
+    rollouts = ServerRollouts.create(verl_config("vllm", **options), client, teacher_client=None)
     rollouts.tokenizer_only = tokenizer_only
+    rollouts.images = ImageReader(tokenizer_only.encoder.resized).take
+    shared = []
+    rollouts.share = lambda images: shared.append(images) or images
+    return rollouts, client, shared
+
+
+def test_servers_get_token_ids_and_images_and_a_prompts_samples_stay_together():
+    rollouts, client, shared = server_rollouts(EchoClient)
     prompts = procedural.dataset("train", 2)
-    request = SampleRequest(3, Sampling(max_tokens=5), (0, 7))
-    found = list(rollouts.sample(prompts, request))
-    assert [index for index, _ in found] == [0, 1]
+    found = list(rollouts.sample(prompts, SampleRequest(3, Sampling(max_tokens=5), (0, 7))))
+    assert sorted(index for index, _ in found) == [0, 1]
     assert all(len(responses) == 3 for _, responses in found)
     assert len(client.requests) == 6
-    assert len({request["sampling_params"]["seed"] for request in client.requests}) == 6
+    assert not any("seed" in request["sampling_params"] for request in client.requests)
+    assert sorted(Counter(request["request_id"] for request in client.requests).values()) == [3, 3]
+    assert len(shared) == 2, "once per prompt"
     first = client.requests[0]
-    assert first["prompt_ids"].count(tokenizer_only.family.image_token_id) == len(prompts[0].images) == 1
+    image_token = rollouts.tokenizer_only.family.image_token_id
+    assert first["prompt_ids"].count(image_token) == len(prompts[0].images) == 1
     width, height = first["image_data"][0].size
     assert width % 28 == height % 28 == 0, "brought to its final size before the server sees it"
     response = found[0][1][0]
-    assert response.token_ids_T.tolist() == [20, tokenizer_only.end_ids[0]]
+    assert response.token_ids_T.tolist() == [20, client.end]
     assert response.logprobs_T is None, "a server's log-probs are those after top-p, not the policy's"
     assert response.entropy_T is None
     assert not any("logprobs" in request["sampling_params"] for request in client.requests)
     assert {r.truncated for _, responses in found for r in responses} == {True, False}
+
+
+def test_full_determinism_asks_for_a_seed_per_sample():
+    rollouts, client, _ = server_rollouts(EchoClient, full_determinism=True)
+    refill = lambda finished: pytest.fail("which groups finish first is not reproducible")  # noqa: E731
+    request = SampleRequest(3, Sampling(max_tokens=5), (0, 7), refill=refill)
+    list(rollouts.sample(procedural.dataset("train", 2), request))
+    assert len({request["sampling_params"]["seed"] for request in client.requests}) == 6
+    assert len({request["request_id"] for request in client.requests}) == 6
+
+
+class TailClient(EchoClient):
+    """The first request takes until the third prompt has been asked for: a long response."""
+
+    async def generate(self, request_id, **request):
+        number = len(self.requests)
+        output = await super().generate(request_id, **request)
+        while number == 0 and len(self.requests) < 3:
+            await asyncio.sleep(0.001)
+        return output
+
+
+def test_more_prompts_are_sampled_while_a_long_response_is_running():
+    rollouts, _, _ = server_rollouts(TailClient)
+    prompts = procedural.dataset("train", 3)
+    finished = []
+
+    def refill(new):
+        finished.append(sorted(new))
+        return [MeasuredPrompt(prompts[2], 1)] if len(finished) == 1 else []
+
+    request = SampleRequest(1, Sampling(max_tokens=5), (0, 7), refill=refill)
+    found = dict(rollouts.sample(prompts[:2], request))
+    assert finished[0] == [1], "without waiting for the first"
+    assert sorted(found) == [0, 1, 2]
+    assert sorted(index for new in finished for index in new) == [0, 1, 2]
+
+
+def test_images_are_decoded_once_and_forgotten_when_they_are_taken(picture):
+    opened = []
+
+    class Source:
+        def open(self):
+            opened.append(1)
+            return picture(56, 84).open()
+
+    reader = ImageReader(lambda image: image.resize((28, 28)))
+    prompt = Prompt("p", "<image>?", "1", (Source(),))
+    reader.announce([prompt, Prompt("q", "?", "1")])
+    reader.check(prompt)
+    assert [image.size for image in reader.take(prompt)] == [(28, 28)]
+    assert len(opened) == 1
+    assert reader.take(Prompt("q", "?", "1")) == []
+    reader.take(prompt)
+    assert len(opened) == 2
 
 
 def test_replicas_share_the_prompts_and_each_comes_back_in_its_place():

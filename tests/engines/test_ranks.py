@@ -23,6 +23,8 @@ from pivot.types import Prompt, Response
 class Workers:
     """`Ranks` and `Rollouts` that note what is asked of them; a token's log-prob is its id, negated."""
 
+    takes_images = False
+
     size = 2
 
     def __init__(self):

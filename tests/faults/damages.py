@@ -164,6 +164,15 @@ def make_foreign(run: Path) -> None:
     (run / "run.json").write_text(json.dumps(status | {"id": "another"}))
 
 
+def list_nothing(path: Path) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"files": {}}))
+
+
+def make_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
 def history_damages() -> list[Damage]:
     harms: dict[str, tuple[Callable[[Path], object], str]] = {
         "row lost": (edit_lines(lambda lines: [lines[0], *lines[2:]]), "step 2 missing"),
@@ -187,7 +196,12 @@ def json_damages() -> list[Damage]:
     """Cut, empty, zeroed and missing JSON files, in every command that reads them."""
     repaired: dict[str, dict[str, str]] = {
         "run.json": {"resume": "is damaged", "report": "", "buffer": "", "eval": ""},
-        "config.json": {"resume": "the file is restored", "eval": "comes from step-3", "report": ""},
+        "config.json": {
+            "resume": "the file is restored",
+            "eval": "comes from step-3",
+            "report": "",
+            "buffer": "",
+        },
         "eval/scores.json": {"eval": "computed again from the samples", "report": ""},
     }
     found = []
@@ -235,5 +249,16 @@ DAMAGES = [
     Damage("weights cut, eval", on(WEIGHTS, cut), "eval", "refused", ("bytes instead of",)),
     Damage("checksums deleted, eval", on(f"{LAST}/checksums.json", os.unlink), "eval", "refused",
            ("checksums.json: missing",)),
+    Damage("checksums list nothing, eval", on(f"{LAST}/checksums.json", list_nothing), "eval", "refused",
+           ("not in checksums.json",)),
+    Damage("checksums list nothing, resume", on(f"{LAST}/checksums.json", list_nothing), "resume", "noticed",
+           ("not in checksums.json", "resuming from step-2")),
+    Damage("metrics.jsonl: a folder", on("metrics.jsonl", make_folder), "resume", "refused", ("is not a file",)),
+    Damage("rollouts.jsonl: a folder, report", on("rollouts.jsonl", make_folder), "report", "refused",
+           ("is not a file",)),
+    Damage("run.json: NaN", lambda run: (run / "run.json").write_text('{"status": NaN}'), "resume", "repaired",
+           ("is damaged",)),
+    Damage("eval/scores.json: no list, report",
+           lambda run: (run / "eval/scores.json").write_text('{"evaluations": 5}'), "report", "repaired"),
     Damage("tokenizer cut, eval", on(f"{LAST}/model/tokenizer.json", cut), "eval", "refused", ("tokenizer.json",)),
 ]  # fmt: skip

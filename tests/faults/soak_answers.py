@@ -24,7 +24,7 @@ ASKED = 2
 
 UNITS = ["cm", "m", "cm^2", "°", "^\\circ", "%", "\\%", " degrees", " apples", " m/s", " km/h", "\\text{ cm}", "海里",
          " s", " dozen", " halves", " squared", " hundred", " tension", " am", " pm", "°C", " foo", "!", "'", "m",
-         "x"]  # fmt: skip
+         "x", "厘米", "万", "度", "\\$", " fifths", " fifth", "ⁿ", "²", "̅", " and a half", " R 2"]  # fmt: skip
 NAMES = ["x", "y", "AB", "CD", "\\angle A", "\\theta", "\\text{Area}", "A", "P", "2x", "-x", "not"]
 FORMS = ["{a}", "-{a}", "{a}{u}", "{a}/{b}", "\\frac{{{a}}}{{{b}}}", "{a}-{b}", "{a} to {b}", "{a}:{b}", "({a},{b})",
          "[{a},{b}]", "{a}, {b}", "{a};{b}", "(1) {a} (2) {b}", "(1){a}(2){b}", "{a} ({b})", "({a})({b})", "{a} {b}",
@@ -34,7 +34,11 @@ FORMS = ["{a}", "-{a}", "{a}{u}", "{a}/{b}", "\\frac{{{a}}}{{{b}}}", "{a}-{b}", 
          "{l}. {a}", "({l}) {a}", "{l}, {l2}", "{l}{l2}", "{l} or {l2}", "\\sin {a}^\\circ", "\\ln {a}", "\\log_2 {a}",
          "{a}{u}, {b}{u2}", "\\angle A = {a}, \\angle B = {b}", "{a} {b}/{c}", "{a}\\frac{{{b}}}{{{c}}}", "{n}<{a}",
          "{a}<{n}<{b}", "({a},{b}]", "\\$ {a}", "\\text{{{a} {u}}}", "{a} {w}", "{w} {a}", "{w}", "{w}, {a}",
-         "{a}+{b}", "{a}({b}+{c})", "{a},{b},{c}", "{a}:{b}:{c}", "|{a}|", "{a}e{b}", "①{a} ②{b}"]  # fmt: skip
+         "{a}+{b}", "{a}({b}+{c})", "{a},{b},{c}", "{a}:{b}:{c}", "|{a}|", "{a}e{b}", "①{a} ②{b}",
+         "0,{a}", "{a}~{b}", "{a}或{b}", "{{{a}}}{{{b}}}", "+-{a}", "\\left.{a}\\right.", "{a}⅐", "⑫{a}",
+         "{n} = {a} cm", "{a}°{b}'", "{a}_{b}", "({a})_{b}", "{l}/{l2}", "{a}+{b}i", "]{a},{b}[", "{a}.{b},{c}",
+         "\\pm{a},\\pm{b}", "{n}={a} \\lor {n}={b}", "\\vec{{{n}}}=({a},{b})",
+         "\\begin{{pmatrix}}{a}\\\\{b}\\end{{pmatrix}}"]  # fmt: skip
 
 
 def grammar(draw: random.Random, numbers: list[str], words: list[str]) -> str:

@@ -42,6 +42,7 @@ def rows(seed: int = 0, width: int = 12) -> Batch:
         entropy_BT=entropy.abs(),
         old_logprobs_BT=clean,
         corrupted_logprobs_BT=clean + shift,
+        similarity_BT=torch.tanh(shift),
     )
 
 

@@ -34,6 +34,7 @@ def extreme_batch(clean: float, other: float, mask: Tensor, dtype: torch.dtype) 
 
     rows = len(mask)
     return Batch(
+        max_tokens=8,
         mask_BT=mask,
         rewards_B=(torch.arange(rows) % 2).to(dtype),
         format_B=torch.ones(rows, dtype=dtype),
@@ -42,6 +43,7 @@ def extreme_batch(clean: float, other: float, mask: Tensor, dtype: torch.dtype) 
         entropy_BT=filled(0.0),
         old_logprobs_BT=filled(other),
         corrupted_logprobs_BT=filled(other),
+        similarity_BT=torch.linspace(-1, 1, mask.numel()).view(mask.shape).to(dtype),
         reference_logprobs_BT=filled(other),
         off_policy_B=torch.arange(rows) == 0,
         target_B=torch.arange(rows) == 3,

@@ -48,6 +48,7 @@ def full_batch(ragged, seed: int, dtype: torch.dtype = torch.float64) -> Batch:
         return torch.cat([values, blank if targets is None else targets])
 
     return Batch(
+        max_tokens=50,
         mask_BT=with_targets(rows.mask_BT, target_mask),
         rewards_B=with_targets(rows.correct_B.to(dtype)),
         format_B=torch.zeros(2 * num_rows, dtype=dtype),
@@ -56,6 +57,7 @@ def full_batch(ragged, seed: int, dtype: torch.dtype = torch.float64) -> Batch:
         entropy_BT=with_targets(rows.entropy_BT),
         old_logprobs_BT=with_targets(rows.old_BT),
         corrupted_logprobs_BT=with_targets(rows.corrupted_BT),
+        similarity_BT=with_targets(torch.tanh(rows.advantage_BT)),
         reference_logprobs_BT=with_targets(rows.reference_BT),
         off_policy_B=with_targets(torch.rand(num_rows, generator=generator) < 0.3),
         target_B=torch.arange(2 * num_rows) >= num_rows,

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import pivot
-from pivot.cli.options import resolve
+from pivot.cli.configuring import resolve
 from pivot.config import Config, apply_settings, from_dict, to_dict
 from pivot.errors import UserError
 from pivot.evaluation.target import Target

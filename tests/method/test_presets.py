@@ -25,21 +25,23 @@ from pivot.method import (
 
 def changed(name: str, base: str) -> dict[str, object]:
     """The settings in which a method differs from another."""
-    one, other = PRESETS[name].settings(), PRESETS[base].settings()
+    one, other = preset(name).settings(), preset(base).settings()
     return {n: value for n, value in one.items() if value != other[n]}
 
 
-def test_the_papers_thirteen_methods_calibrls_own_script_and_four_of_ours() -> None:
+def test_the_papers_thirteen_methods_calibrls_own_script_four_of_ours_and_twelve_of_others() -> None:
     assert set(PRESETS) == {
         "grpo", "dapo", "papo", "vppo", "calibrl", "calibrl-vaa", "calibrl-original", "off-pg-vaa", "off-sft-vaa",
         "ser", "vaa", "ser-vaa-local", "pivot", "pivot-grpo", "pivot-bounded", "pivot-adaptive", "pivot-absolute",
-        "pivot-weighted",
+        "pivot-weighted", "gspo", "dr-grpo", "cispo", "sapo", "rloo", "reinforce-pp", "noisy-rollout", "exgrpo", "ssr",
+        "grpo-replay", "pepo", "pgpo",
     }  # fmt: skip
     assert all(name == method.name and method.summary for name, method in PRESETS.items())
 
 
 VAA = {"utility": "future"}
 SER = {"replay": True, "anchor_use": "calibrate"}
+PLAIN = {"dual_clip": None, "entropy_coef": 0.0, "dynamic_sampling": False}
 
 
 @pytest.mark.parametrize(
@@ -50,6 +52,8 @@ SER = {"replay": True, "anchor_use": "calibrate"}
         ("papo", "dapo", {"perception_coef": 0.01, "clean_entropy_coef": 0.03, "corrupted_entropy_coef": 0.03,
                           "corrupt_raw_image": True}),
         ("vppo", "dapo", {"token_keep_share": 0.4, "shaping_floor": 0.9, "corrupt_probability": 0.5}),
+        ("pepo", "dapo", {"token_weights": "pepo"}),
+        ("pgpo", "dapo", {"token_weights": "pgpo", "entropy_coef": 0.0}),
         ("calibrl", "dapo", {"anchor_use": "calibrate", "anchor_source": "expert", "calibration": "position",
                              "calibration_shape": "leaky_relu", "anchor_coef": 0.1}),
         ("calibrl-vaa", "calibrl", VAA),
@@ -67,6 +71,21 @@ SER = {"replay": True, "anchor_use": "calibrate"}
         ("pivot-adaptive", "pivot", {"beta": 1.0, "adapt_beta": True}),
         ("pivot-absolute", "pivot", {"beta": 1.0, "support_form": "absolute"}),
         ("pivot-weighted", "pivot-absolute", {"modulation": "weigh"}),
+        ("gspo", "dapo", {**PLAIN, "ratio": "sequence", "clip_low": 3e-4, "clip_high": 4e-4,
+                          "aggregation": "sequence"}),
+        ("dr-grpo", "dapo", {**PLAIN, "clip_high": 0.2, "normalise_std": False, "aggregation": "constant"}),
+        ("cispo", "dapo", {"policy_loss": "cispo", "entropy_coef": 0.0}),
+        ("sapo", "dapo", {"policy_loss": "sapo", "aggregation": "sequence", "entropy_coef": 0.0,
+                          "dynamic_sampling": False}),
+        ("rloo", "dr-grpo", {"baseline": "leave_one_out"}),
+        ("reinforce-pp", "dapo", {**PLAIN, "clip_high": 0.2, "baseline": "batch", "std_over": "batch"}),
+        ("noisy-rollout", "dapo", {**PLAIN, "clip_high": 0.2, "noise_share": 0.5}),
+        ("exgrpo", "dr-grpo", {"replay": True, "solved_threshold": 0.35, "warmup_share": 1.0, "bucket_sigma": 0.125,
+                               "anchor_use": "off_policy", "anchor_choice": "entropy"}),
+        ("ssr", "dapo", {**PLAIN, "clip_high": 0.2, "aggregation": "sequence", "flat_groups": "by_advantage"}),
+        ("grpo-replay", "ssr", {"flat_groups": "by_score"}),
+        ("gspo+pivot", "gspo", {**SER, **VAA}),
+        ("dr-grpo+vaa+noisy", "dr-grpo", {**VAA, "noise_share": 0.5}),
     ],
 )  # fmt: skip
 def test_a_method_differs_from_another_in_just_this(name: str, base: str, difference: dict) -> None:
@@ -100,17 +119,32 @@ def test_numbers_from_the_baselines_own_code() -> None:
     own = [name for name, method in PRESETS.items() if method.has_experts]
     assert set(own) == {"calibrl", "calibrl-vaa", "calibrl-original"}
     assert {values(name, "anchor_coef", "leaky_slope") for name in own} == {(0.1, 0.5)}
-    assert [n for n, m in PRESETS.items() if not m.advantage.normalise_std] == ["calibrl-original"]
+    centred = [name for name, method in PRESETS.items() if not method.advantage.normalise_std]
+    assert centred == ["calibrl-original", "dr-grpo", "rloo", "exgrpo"]
     assert values("calibrl-original", "clip_low", "clip_high", "dual_clip") == (0.2, 0.2, 3.0)
     assert values("calibrl-original", "aggregation", "reference_kl_coef") == ("token", 0.0)
 
 
 def test_what_each_method_needs() -> None:
     assert {n for n, m in PRESETS.items() if m.needs_reference} == {"grpo", "pivot-grpo"}
+    others = {
+        "gspo",
+        "dr-grpo",
+        "cispo",
+        "sapo",
+        "rloo",
+        "reinforce-pp",
+        "noisy-rollout",
+        "ssr",
+        "grpo-replay",
+    }
     assert {n for n, m in PRESETS.items() if not m.needs_corrupted} == {
-        "grpo", "dapo", "calibrl", "calibrl-original", "ser",
+        "grpo", "dapo", "pepo", "calibrl", "calibrl-original", "ser", "exgrpo", *others,
     }  # fmt: skip
-    assert {n for n, m in PRESETS.items() if not m.needs_anchors} == {"grpo", "dapo", "papo", "vppo", "vaa"}
+    assert {n for n, m in PRESETS.items() if m.needs_similarity} == {"pepo"}
+    assert {n for n, m in PRESETS.items() if m.hides_image} == {"pgpo"}
+    without = {n for n, m in PRESETS.items() if not m.needs_anchors}
+    assert without == {"grpo", "dapo", "papo", "vppo", "vaa", "pepo", "pgpo", *others}
 
 
 def test_an_unknown_method_names_the_nearest() -> None:
@@ -142,6 +176,31 @@ def test_every_method_comes_back_from_its_settings() -> None:
         assert preset("vppo").restored(method.settings()).settings() == method.settings()
 
 
+def test_modules_are_added_by_name() -> None:
+    method = preset("cispo+pivot")
+    assert method.name == "cispo+pivot"
+    assert (method.policy_loss, method.visual) == (preset("cispo").policy_loss, VisualAllocation())
+    for name, message in (
+        ("gspo+sre", "'sre' is no module"),
+        ("pivot+vaa", "pivot has 'vaa' already"),
+        ("vppo+vaa", "another visual part"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            preset(name)
+
+
+def test_a_configuration_without_the_newer_settings_comes_back() -> None:
+    """As config.json of earlier runs has them."""
+    new = {
+        "policy_loss", "ratio", "constant_tokens", "weight_floor", "weight_cap", "gate_positive", "gate_negative",
+        "baseline", "std_over", "noise_share", "noise_start", "noise_steepness", "noise_midpoint", "bucket_sigma",
+        "anchor_choice", "flat_groups", "stored_groups", "stored_alpha",
+    }  # fmt: skip
+    for name in ("grpo", "dapo", "papo", "vppo", "calibrl-original", "pivot", "pivot-grpo", "pivot-weighted"):
+        old = {key: value for key, value in preset(name).settings().items() if key not in new}
+        assert Method(name, preset(name).summary).restored(old) == preset(name)
+
+
 def test_switches_add_and_remove_parts() -> None:
     dapo, pivot = preset("dapo"), preset("pivot")
     as_vaa = dapo.with_settings(utility="future", beta=0.3)
@@ -166,6 +225,10 @@ def test_a_setting_of_a_missing_part_is_refused() -> None:
         "utility_bound",
         "perception_clip",
         "off_policy_shaping",
+        "weight_cap",
+        "gate_positive",
+        "noise_start",
+        "stored_groups",
     ):
         with pytest.raises(UnknownSetting, match=f"{name} is no setting of method 'dapo'"):
             preset("dapo").with_settings(**{name: 0.5})

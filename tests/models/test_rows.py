@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from pivot.errors import UserError
 from pivot.models import shared_prefix
 from pivot.models.corruption import Corruption, Corruptor
 from pivot.models.rows import PromptWithResponses, tree_rows
@@ -179,3 +180,20 @@ def test_tree_rows_are_refused_by_an_attention_that_would_mix_siblings(policy, u
     monkeypatch.setattr(policy.model.model.language_model.config, "_attn_implementation", "eager")
     with pytest.raises(AssertionError, match="shared_prefix"):
         policy.score(units, policy.features([u.prompt for u in units]), layout="tree")
+
+
+def test_an_attention_that_drops_the_shared_prefix_is_noticed(policy, units, monkeypatch):
+    """As verl's padding removal would: it replaces the forward of the attention and swallows unknown arguments."""
+    attention = type(policy.family.text_model(policy.model).layers[1].self_attn)
+    original = attention.forward
+
+    def forward(self, *args, shared_prefix=None, **options):
+        return original(self, *args, **options)
+
+    features = policy.features([u.prompt for u in units])
+    with torch.no_grad():
+        policy.score(units, features, layout="tree")
+        monkeypatch.setattr(attention, "forward", forward)
+        policy.score(units, features, layout="repeated")
+        with pytest.raises(UserError, match="attention layers ignored the shared prefix"):
+            policy.score(units, features, layout="tree")

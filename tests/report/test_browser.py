@@ -12,6 +12,7 @@ import pytest
 
 from pivot.report import write_comparison, write_report
 from pivot.report.tokens import save_token_figures
+from pivot.token_credit import MEASURES, CreditedResponse, CreditMap
 
 webdriver = pytest.importorskip(
     "selenium.webdriver", reason="selenium is not installed: pip install selenium"
@@ -333,3 +334,30 @@ def test_a_real_run_and_its_comparison(show, tmp_path):
     after = next(e for e in scores if (e["name"], e["when"], e["blank"]) == ("tiny-test", "after", False))
     page = write_comparison([tmp_path / "dapo", tmp_path / "pivot"], tmp_path / "out")
     assert f"{100 * after['accuracy']:.2f}" in one(show(page), "main").text
+
+
+@pytest.mark.parametrize(("theme", "width"), [("light", 1280), ("dark", 390)])
+def test_token_credit_of_a_long_hostile_response(show, tmp_path, theme, width):
+    texts = [HOSTILE, *(f" word{i}" for i in range(199))]
+    values = {measure.key: [measure.neutral + (i % 7 - 3) for i in range(200)] for measure in MEASURES}
+    shown = CreditedResponse(tuple(texts), values, [-0.5] * 200, [i < 80 for i in range(200)])
+    other = CreditedResponse(("a", "b"), {key: [0.0, 1.0] for key in values}, [-1.0] * 2)
+    found = CreditMap(HOSTILE, HOSTILE, HOSTILE, MEASURES, (shown, other), facts={"Prompt": HOSTILE})
+    browser = show(found.write(tmp_path / "credit.html"), width, theme)
+    assert browser.execute_script("return window.broken") is None
+    assert len(every(browser, ".token")) == 200 * len(MEASURES)
+    assert every(browser, ".token")[0].text == HOSTILE
+    assert len(every(browser, ".token.kept")) == 80
+    assert browser.execute_script(CONTRAST) > 4.5
+    ActionChains(browser).move_to_element(every(browser, ".measure:nth-child(4) .token")[5]).perform()
+    assert len(every(browser, ".token.same")) == len(MEASURES), "outlined in every text"
+    assert card_rows(browser)["U  utility"] == "2"
+    assert card_rows(browser)["w  PGPO weight"] == "3"
+    before = tints(browser)
+    # Scrolled to the top of the window, both would lie under the navigation.
+    browser.execute_script("arguments[0].click()", one(browser, ".switch label:last-child"))
+    assert tints(browser) != before
+    browser.execute_script("arguments[0].click()", one(browser, ".answers button:last-child"))
+    assert len(every(browser, ".token")) == 2 * len(MEASURES)
+    one(browser, ".answers button:last-child").send_keys(Keys.HOME)
+    assert len(every(browser, ".token")) == 200 * len(MEASURES)

@@ -1,11 +1,10 @@
 """Checkpoints under faults: whole or not there, never believed when damaged, never deleted too early."""
 
 import json
+import multiprocessing
 import os
 import random
 import resource
-import subprocess
-import sys
 import tempfile
 import time
 from contextlib import contextmanager
@@ -243,40 +242,38 @@ def test_leftovers_of_a_crash_are_cleaned(tmp_path):
     assert names(store) == {"step-1"}
 
 
-SAVER = """
-import sys
-from pathlib import Path
-from pivot.runs.checkpoint import CheckpointStore
-
-def write(folder):
-    for name in "abcdef":
-        (folder / name).write_bytes(str(step).encode() * 20_000)
-
-store = CheckpointStore(Path(sys.argv[1]), keep_last=1)
-latest = store.latest_good()
-step = 1 if latest is None else latest.step + 1
-store.clean_leftovers()
-while True:
-    store.save(step, write, score=0.0)
-    print(step, flush=True)
-    step += 1
-"""
+def save_until_killed(run, said):
+    """Save one checkpoint after the other and say so; in a process of its own."""
+    store = CheckpointStore(run, keep_last=1)
+    latest = store.latest_good()
+    step = 1 if latest is None else latest.step + 1
+    store.clean_leftovers()
+    while True:
+        content = str(step).encode() * 20_000
+        store.save(
+            step,
+            lambda folder, content=content: [(folder / n).write_bytes(content) for n in "abcdef"],
+            score=0.0,
+        )
+        os.write(said, b"%d\n" % step)
+        step += 1
 
 
 def test_kill_in_the_middle_of_saving_never_loses_the_last_checkpoint(tmp_path):
     """SIGKILL at random moments of a process that does nothing but save: what it said it saved is there."""
     store, moments, last = CheckpointStore(tmp_path), random.Random(0), 0
     for _ in range(8):
-        saver = subprocess.Popen(
-            [sys.executable, "-c", SAVER, str(tmp_path)], stdout=subprocess.PIPE, text=True
-        )
-        assert saver.stdout is not None
-        said = [int(saver.stdout.readline())]
+        reader, writer = os.pipe()
+        saver = multiprocessing.get_context("fork").Process(target=save_until_killed, args=(tmp_path, writer))
+        saver.start()
+        os.close(writer)
+        output = os.fdopen(reader)
+        said = [int(output.readline())]
         time.sleep(moments.uniform(0.0, 0.05))
         saver.kill()
-        said += map(int, saver.stdout.read().split())
-        saver.wait()
-        saver.stdout.close()
+        said += map(int, output.read().split())
+        saver.join()
+        output.close()
         damage: list[str] = []
         latest = store.latest_good(report=damage.append)
         assert latest is not None

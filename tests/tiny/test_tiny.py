@@ -15,10 +15,10 @@ from pivot.models.loading import load_policy
 from pivot.rewards.verifier import last_box
 from pivot.tiny import examples, forward, procedural
 from pivot.tiny.habits import Habits, skilled
-from pivot.tiny.model import save
-from pivot.tiny.tokenizer import SPECIAL_TOKENS
+from pivot.tiny.model import build_image_processor, build_model, save
+from pivot.tiny.tokenizer import SPECIAL_TOKENS, build_tokenizer
 
-TOKENIZER = tiny.build_tokenizer()
+TOKENIZER = build_tokenizer()
 
 
 @settings(derandomize=True, deadline=None, max_examples=200)
@@ -48,7 +48,7 @@ def test_special_tokens_are_one_token_each_and_are_split_on_request():
 
 
 def test_the_tokenizer_is_the_same_every_time():
-    assert tiny.build_tokenizer().get_vocab() == TOKENIZER.get_vocab()
+    assert build_tokenizer().get_vocab() == TOKENIZER.get_vocab()
 
 
 def test_the_chat_template_prints_what_pretraining_saw():
@@ -88,7 +88,7 @@ def test_the_encoder_sees_the_tokens_of_pretraining(start):
 
 def test_patches_are_the_image_processors():
     image = procedural.make("count", "train", 3).images[0].open()
-    processed = tiny.build_image_processor()(images=[image], return_tensors="pt")
+    processed = build_image_processor()(images=[image], return_tensors="pt")
     assert processed["image_grid_thw"].tolist() == [list(forward.GRID)]
     rows = torch.from_numpy(forward.patches(image)).float() / 255
     rows = (rows - forward.IMAGE_MEAN) / forward.IMAGE_STD
@@ -97,7 +97,7 @@ def test_patches_are_the_image_processors():
 
 
 def test_the_quick_forward_is_hugging_faces():
-    model = tiny.build_model(TOKENIZER, seed=3)
+    model = build_model(TOKENIZER, seed=3)
     batch = next(examples.batches(TOKENIZER, skilled, 2, "quick"))
     start = examples.image_start(TOKENIZER)
     quick = model.lm_head(forward.hidden_states(model, batch.patches_BNX, batch.ids_BL, start))
@@ -115,7 +115,7 @@ def test_the_quick_forward_is_hugging_faces():
 
 
 def test_a_saved_folder_gives_the_same_weights_up_to_half_precision(tmp_path):
-    model = tiny.build_model(TOKENIZER, seed=1)
+    model = build_model(TOKENIZER, seed=1)
     save(model, TOKENIZER, tmp_path)
     again = AutoModelForImageTextToText.from_pretrained(tmp_path)
     for (name, old), new in zip(model.named_parameters(), again.parameters(), strict=True):

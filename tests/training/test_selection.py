@@ -292,3 +292,38 @@ def test_state_in_the_middle_changes_nothing_and_nobody_is_starved(calls, cut):
     waiting = Counter(stream.state_dict()["deferred"])
     grouped = Counter({name: taken[name] + waiting[name] for name in IDS})
     assert max(grouped.values()) - min(grouped.values()) <= 1
+
+
+def test_a_round_is_refilled_for_what_running_groups_are_not_expected_to_fill(sources):
+    """Eight wanted, all eight drawn; of four that have finished one survives: 7 missing, 4 running, 3 more."""
+    selection = open_selection(sources, 8, 0, max_tries=5)
+    drawn = selection.draw()
+    finished, running = roll(drawn[:4], lambda group: 2 if group is drawn[0] else 0), drawn[4:]
+    more = selection.refill(finished, running)
+    assert len(more) == 3
+    assert not {g.prompt.id for g in more} & {g.prompt.id for g in drawn}
+    assert selection.refill(finished, running + more) == [], "those are on their way"
+    assert selection.tries == 2
+    assert selection.kept == [], "the filter sees groups in the order of the draw"
+
+
+def test_a_refill_counts_on_the_share_that_survives(sources):
+    """The rate of this step's finished groups, 1/2: at least 2 x 3 prompts for 3 missing groups, 2 of them running."""
+    selection = open_selection(sources, 4, 0, max_tries=5, oversample=True)
+    drawn = selection.draw()
+    assert len(drawn) == 4
+    finished = roll(drawn[:2], lambda group: 2 if group is drawn[0] else 0)
+    expected = KeepRates().prompts_for(3, False, 1, 2) - 2
+    assert len(selection.refill(finished, drawn[2:])) == expected >= 4
+
+
+def test_a_refill_leaves_full_quotas_and_used_up_tries_alone(sources):
+    selection = open_selection(sources, 2, 0, max_tries=1)
+    drawn = selection.draw()
+    assert selection.refill(roll(drawn[:1], lambda group: 0), drawn[1:]) == [], "the only try is used up"
+    fill(sources.buffer, 20)
+    selection = open_selection(sources, 1, 2, max_tries=3)
+    drawn = selection.draw()
+    assert selection.refill(roll(drawn[:2], lambda group: 2), drawn[2:]) == []
+    failed = roll(drawn[:2], lambda group: 0)
+    assert [group.replayed for group in selection.refill(failed, drawn[2:])] == [True, True]

@@ -12,35 +12,42 @@ import torch
 from pivot.config import validate
 from pivot.runs.run import train
 
-METHODS = ("grpo", "dapo", "papo", "vppo", "calibrl", "calibrl-vaa", "calibrl-original", "off-pg-vaa", "off-sft-vaa",
-           "ser", "vaa", "ser-vaa-local", "pivot", "pivot-grpo")  # fmt: skip
+METHODS = ("grpo", "dapo", "papo", "vppo", "pepo", "pgpo", "calibrl", "calibrl-vaa", "calibrl-original",
+           "off-pg-vaa", "off-sft-vaa", "ser", "vaa", "ser-vaa-local", "pivot", "pivot-grpo")  # fmt: skip
 
 
 def same_weights(a, b):
     return all(torch.equal(a[name], b[name]) for name in a)
 
 
+@pytest.fixture(scope="module")
+def dapo_run(tmp_path_factory, small_config):
+    run = tmp_path_factory.mktemp("step") / "dapo"
+    train(small_config("dapo"), run, quiet=True)
+    return run
+
+
 @pytest.mark.parametrize(
     ("method", "setting"), [("vaa", "method.beta=0"), ("ser", "method.replay_share=0"), ("pivot", None)]
 )
 def test_a_module_that_is_off_leaves_exactly_dapo(
-    tmp_path, small_config, repeatable, weights, method, setting
+    tmp_path, small_config, repeatable, weights, method, setting, dapo_run
 ):
     off = [setting] if setting else ["method.beta=0", "method.replay_share=0"]
-    train(small_config("dapo"), tmp_path / "dapo", quiet=True)
     train(small_config(method, *off), tmp_path / "off", quiet=True)
-    assert same_weights(weights(tmp_path / "dapo"), weights(tmp_path / "off"))
-    for plain, other in zip(repeatable(tmp_path / "dapo"), repeatable(tmp_path / "off"), strict=True):
+    assert same_weights(weights(dapo_run), weights(tmp_path / "off"))
+    for plain, other in zip(repeatable(dapo_run), repeatable(tmp_path / "off"), strict=True):
         assert plain.items() <= other.items()
 
 
-def test_a_module_that_is_on_is_not_dapo(tmp_path, small_config, weights):
-    train(small_config("dapo"), tmp_path / "dapo", quiet=True)
+def test_a_module_that_is_on_is_not_dapo(tmp_path, small_config, weights, dapo_run):
     train(small_config("vaa"), tmp_path / "vaa", quiet=True)
-    assert not same_weights(weights(tmp_path / "dapo"), weights(tmp_path / "vaa"))
+    assert not same_weights(weights(dapo_run), weights(tmp_path / "vaa"))
 
 
-@pytest.mark.parametrize("method", ["pivot", "papo", "vppo", "pivot-grpo", "off-sft-vaa", "off-pg-vaa"])
+@pytest.mark.parametrize(
+    "method", ["pivot", "papo", "vppo", "pepo", "pgpo", "pivot-grpo", "off-sft-vaa", "off-pg-vaa"]
+)
 def test_micro_batches_and_layout_change_nothing(small_config, method, make_trainer, prime):
     """One update, so that differences cannot grow: loss, terms and gradient norm to 1e-5."""
     found = []
@@ -52,8 +59,8 @@ def test_micro_batches_and_layout_change_nothing(small_config, method, make_trai
         ("auto", 700),
     ):
         config = small_config(
-            method, "train.minibatch_prompts=6", "method.warmup_share=0", "rollout.max_tries=1",
-            f"train.layout={layout}", f"train.micro_batch_tokens={budget}",
+            method, "train.minibatch_prompts=6", "method.warmup_share=0", "method.pepo_schedule=constant",
+            "rollout.max_tries=1", f"train.layout={layout}", f"train.micro_batch_tokens={budget}",
         )  # fmt: skip
         trainer = make_trainer(config)
         prime(trainer)
@@ -225,18 +232,31 @@ def test_every_metric_is_explained(tmp_path, small_config, method):
         "method.entropy_form=exact",
     ],
 )
-def test_every_switch_changes_the_run_and_stays_finite(small_config, setting, make_trainer, prime):
+def test_every_switch_changes_the_run_and_stays_finite(two_steps, two_plain_steps, setting):
     """Through the real step, with replay and anchors; a switch that changes nothing would not be wired."""
-    found = []
-    for settings in ((), (setting,)):
+    found = two_steps(setting)
+    assert all(math.isfinite(total) and all(map(math.isfinite, norms)) for total, norms in found)
+    assert found != two_plain_steps
+
+
+@pytest.fixture(scope="module")
+def two_steps(small_config, make_trainer, prime):
+    """Loss and gradient norms of two steps of PIVOT with replay, with these settings."""
+
+    def take(*settings):
         trainer = make_trainer(
             small_config("pivot", "method.warmup_share=0", "train.minibatch_prompts=6", *settings)
         )
         prime(trainer)
         outcomes = [trainer.step(), trainer.step()]
         trainer.judge.close()
-        found.append([(o.update.terms["total"], o.update.grad_norms) for o in outcomes if o.update])
-    assert all(
-        math.isfinite(total) and all(map(math.isfinite, norms)) for run in found for total, norms in run
-    )
-    assert found[0] != found[1]
+        return [(o.update.terms["total"], o.update.grad_norms) for o in outcomes if o.update]
+
+    return take
+
+
+@pytest.fixture(scope="module")
+def two_plain_steps(two_steps):
+    found = two_steps()
+    assert found
+    return found

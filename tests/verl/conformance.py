@@ -1,7 +1,8 @@
 """The same rows through the local engine and through verl's FSDP2 engine; writes the largest differences as JSON.
 
-`python conformance.py RANK SIZE MEETING OUT METHOD...`: one process per rank, without Ray. Both engines take the same
-steps of real training (rollout, buffer, replay, anchors, scoring, update) on responses that the local one drew.
+`python conformance.py RANK SIZE MEETING OUT UNTIED CASE...`: one process per rank, without Ray. Both engines take the
+same steps of real training (rollout, buffer, replay, anchors, scoring, update) on responses that the local one drew. A
+case is METHOD or METHOD@VARIANT; UNTIED is the folder of a model with a head of its own.
 """
 
 import json
@@ -65,6 +66,8 @@ class LengthJudge:
 class Recorded:
     """`ranks.Rollouts` that returns the responses which the local engine drew."""
 
+    takes_images = False
+
     def sample(self, prompts, request):
         for index, prompt in enumerate(prompts):
             yield index, [_copy(response) for response in drawn[request.key[1], prompt.id]]
@@ -97,10 +100,25 @@ WARMER = "ser"
 """The method that samples, and so trains, at another temperature."""
 
 
-def config_for(method: str):
+VARIANTS = {
+    "": [],
+    "untied": ["model.path={untied}"],
+    "bf16": ["model.path={untied}", "model.dtype=bfloat16", "model.gradient_checkpointing=true"],
+    "lora": ["model.lora_rank=4", "model.gradient_checkpointing=true"],
+    "frozen": ["model.path={untied}", "model.freeze_vision=true"],
+}
+
+
+def config_for(case: str):
+    method, _, variant = case.partition("@")
     warmer = ["rollout.temperature=1.3"] if method == WARMER else []
+    model = [setting.format(untied=untied[0]) for setting in VARIANTS[variant]]
     config = replace(recipes.get("tiny"), method=preset(method))
-    return apply_settings(config, [*settings_for(config.method, SETTINGS), *warmer])
+    return apply_settings(config, [*settings_for(config.method, SETTINGS), *warmer, *model])
+
+
+untied: list[str] = []
+"""Its folder."""
 
 
 def trainer_of(config, engine, prompts):
@@ -124,8 +142,8 @@ def compare(one, other, found: dict[str, float]) -> None:
         found[name] = max(found[name], float(apart.max()) if a.numel() else 0.0)
 
     assert [g.prompt.id for g in one.groups] == [g.prompt.id for g in other.groups]
-    for name in ("clean_logprobs_BT", "entropy_BT", "corrupted_logprobs_BT", "reference_logprobs_BT",
-                 "anchor_logprob_B", "advantage_BT", "policy_mask_BT"):  # fmt: skip
+    for name in ("clean_logprobs_BT", "entropy_BT", "corrupted_logprobs_BT", "similarity_BT",
+                 "reference_logprobs_BT", "anchor_logprob_B", "advantage_BT", "policy_mask_BT"):  # fmt: skip
         note(name, getattr(one.batch, name), getattr(other.batch, name))
     for name in ("support_BT", "utility_BT"):
         note(name, getattr(one.diagnostics, name), getattr(other.diagnostics, name))
@@ -137,17 +155,20 @@ def compare(one, other, found: dict[str, float]) -> None:
     found["anchors"] += sum(g.anchor is not None for g in other.groups)
 
 
+def whole_weights(rank: Rank):
+    for name, weight in rank.policy.model.named_parameters():
+        yield name, (weight.full_tensor() if isinstance(weight, DTensor) else weight).detach().clone()
+
+
 def weights_apart(policy, rank: Rank) -> float:
-    whole = {
-        n: p.full_tensor() if isinstance(p, DTensor) else p for n, p in rank.policy.model.named_parameters()
-    }
+    whole = dict(whole_weights(rank))
     return max(float((p - whole[n]).abs().max()) for n, p in policy.model.named_parameters())
 
 
-def run(method: str, rank: Rank) -> dict[str, float]:
-    config = config_for(method)
+def run(case: str, rank: Rank) -> dict[str, float]:
+    config = config_for(case)
     prompts = training_prompts(config).by_id
-    if method == TEXT_TOO:
+    if case.partition("@")[0] == TEXT_TOO:
         prompts = {name: without_image(p) if i % 2 else p for i, (name, p) in enumerate(prompts.items())}
     drawn.clear()
     local = Recording.open(config)
@@ -204,15 +225,30 @@ def set_weights(rank: Rank, weights) -> None:
             weight.copy_(distribute_tensor(weights[name].detach(), weight.device_mesh, weight.placements))
 
 
-def main(rank_number: str, size: str, meeting: str, out: str, *methods: str) -> None:
+def trained_alone(rank: Rank, before: dict[str, torch.Tensor]) -> list[str]:
+    """Parts of the model whose weights have changed."""
+    after = dict(whole_weights(rank))
+    changed = [name for name, weight in after.items() if not torch.equal(weight, before[name])]
+    return sorted(
+        {"adapters" if ".lora_" in n else "vision" if ".visual." in n else "language" for n in changed}
+    )
+
+
+def main(rank_number: str, size: str, meeting: str, out: str, folder: str, *cases: str) -> None:
     start_group(int(rank_number), int(size), Path(meeting))
-    with_reference = next((m for m in methods if preset(m).needs_reference), methods[0])
-    rank = build_rank(config_for(with_reference))
+    untied.append(folder)
     results = {}
-    for method in methods:
-        rank.engine.optimizer.state.clear()
-        results[method] = run(method, rank)
-    results["odd batches"] = odd_batches(rank)
+    for variant in dict.fromkeys(case.partition("@")[2] for case in cases):
+        own = [case for case in cases if case.partition("@")[2] == variant]
+        with_reference = next((c for c in own if preset(c.partition("@")[0]).needs_reference), own[0])
+        rank = build_rank(config_for(with_reference))
+        start = dict(whole_weights(rank))
+        for case in own:
+            rank.engine.optimizer.state.clear()
+            results[case] = run(case, rank)
+        if variant == "":
+            results["odd batches"] = odd_batches(rank)
+        results[f"changed@{variant}"] = trained_alone(rank, start)
     if rank_number == "0":
         Path(out).write_text(json.dumps(results))
 

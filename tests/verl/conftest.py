@@ -24,14 +24,14 @@ SMALL = [
 class Run:
     """A run in the background."""
 
-    def __init__(self, out: Path, *arguments: str) -> None:
+    def __init__(self, out: Path, *arguments: str, environment: dict[str, str] | None = None) -> None:
         self.out = out
         self.log = out.with_suffix(".out").open("wb")
         self.process = subprocess.Popen(
             [sys.executable, "-W", "ignore", "-m", "pivot", "train", *arguments],
             stdout=self.log,
             stderr=subprocess.STDOUT,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            env={**os.environ, "OMP_NUM_THREADS": "1", **(environment or {})},
         )
 
     @property
@@ -61,13 +61,13 @@ def start(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     runs = []
 
-    def make(name: str, *arguments: str, settings=()) -> Run:
+    def make(name: str, *arguments: str, settings=(), environment=None) -> Run:
         replay = () if "dapo" in arguments else ("method.warmup_share=0.1",)
         given = [part for setting in (*SMALL, *replay, *settings) for part in ("--set", setting)]
         out = folder / name
         resumed = "--resume" in arguments
         more = arguments if resumed else ("--engine", "verl", "--out", str(out), *arguments, *given)
-        runs.append(Run(out, *more))
+        runs.append(Run(out, *more, environment=environment))
         return runs[-1]
 
     yield make

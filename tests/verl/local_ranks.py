@@ -8,8 +8,9 @@ from pathlib import Path
 import torch
 from torch import distributed
 
+from pivot.engines.verl.compose import ClusterOptions, compose
 from pivot.engines.verl.rank import Rank
-from pivot.models.loading import load_tokenizer_only, resolve_model
+from pivot.models.loading import load_policy, load_tokenizer_only, resolve_model, save_policy
 
 
 class LocalRanks:
@@ -63,41 +64,32 @@ def start_group(rank: int, size: int, meeting: Path) -> None:
     distributed.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=size)
 
 
-def build_engine(model: str, config):
-    """verl's own FSDP2 engine as its worker makes it."""
+def composed(config, *extra: str):
+    """verl's whole configuration of a run, as `main_ppo` resolves it."""
+    from hydra import compose as hydra_compose
+    from hydra import initialize_config_module
+
+    launch = compose(config, ClusterOptions(gpus=distributed.get_world_size()), Path("/runs/x"))
+    with initialize_config_module("verl.trainer.config", version_base=None):
+        return hydra_compose("ppo_trainer", overrides=[*launch.command[3:], *extra])
+
+
+def build_engine(config):
+    """verl's own FSDP2 engine as its worker makes it, from the settings that a run is started with."""
     import verl  # noqa: F401 - loads the plug-in
-    from verl.trainer.config import CheckpointConfig
-    from verl.workers.config import FSDPEngineConfig, FSDPOptimizerConfig, HFModelConfig
+    from verl.utils.config import omega_conf_to_dataclass
     from verl.workers.engine import EngineRegistry
 
-    single = {"param_dtype": "fp32", "reduce_dtype": "fp32", "buffer_dtype": "fp32"}
-    train = config.train
+    found = composed(config).actor_rollout_ref
+    actor = omega_conf_to_dataclass(found.actor)
+    torch.manual_seed(actor.engine.seed)
     engine = EngineRegistry.new(
         model_type="language_model",
         backend="fsdp2",
-        model_config=HFModelConfig(
-            path=resolve_model(model),
-            use_remove_padding=False,
-            enable_gradient_checkpointing=False,
-            override_config={"attn_implementation": "sdpa"},
-        ),
-        engine_config=FSDPEngineConfig(
-            strategy="fsdp2",
-            forward_only=False,
-            use_torch_compile=False,
-            fsdp_size=-1,
-            mixed_precision=single,
-            model_dtype="fp32",
-            use_remove_padding=False,
-        ),
-        optimizer_config=FSDPOptimizerConfig(
-            lr=train.lr,
-            betas=(train.adam_beta1, train.adam_beta2),
-            weight_decay=train.weight_decay,
-            clip_grad=train.grad_clip,
-            total_training_steps=train.steps,
-        ),
-        checkpoint_config=CheckpointConfig(),
+        model_config=omega_conf_to_dataclass(found.model),
+        engine_config=actor.engine,
+        optimizer_config=actor.optim,
+        checkpoint_config=actor.checkpoint,
     )
     engine.initialize()
     return engine
@@ -105,6 +97,17 @@ def build_engine(model: str, config):
 
 def build_rank(config) -> Rank:
     tokenizer_only = load_tokenizer_only(Path(resolve_model(config.model.path)))
-    engine = build_engine(config.model.path, config)
-    frozen = build_engine(config.model.path, config) if config.method.needs_reference else None
+    engine = build_engine(config)
+    frozen = build_engine(config) if config.method.needs_reference and not config.model.lora_rank else None
     return Rank.build(config, tokenizer_only, engine, frozen)
+
+
+def make_untied(folder: Path) -> None:
+    """The tiny model with a head of its own, as the 7B and 32B models have one."""
+    policy = load_policy("tiny")
+    model, embeddings = policy.model, policy.model.get_input_embeddings().weight.detach()
+    model.config.tie_word_embeddings = model.config.text_config.tie_word_embeddings = False
+    noise = torch.randn(embeddings.shape, generator=torch.Generator().manual_seed(0))
+    head = embeddings + 0.05 * embeddings.std() * noise
+    model.lm_head.weight = torch.nn.Parameter(head)
+    save_policy(policy, folder)

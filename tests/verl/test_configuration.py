@@ -1,9 +1,11 @@
 """verl itself reads what is composed for it: every key exists, every value passes its own checks, GPUs or not."""
 
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,15 +14,26 @@ pytest.importorskip("verl")
 
 from hydra import compose as hydra_compose
 from hydra import initialize_config_module
+from omegaconf import OmegaConf
 
 from pivot import recipes
 from pivot.engines.verl.compose import ClusterOptions, compose
+from pivot.engines.verl.environment import broken_imports, check_found, check_imports
+from pivot.engines.verl.overrides import ONLY, OURS, check_resolved
+from pivot.errors import UserError
 from pivot.method import preset
 
 
-@pytest.mark.parametrize("rollout", [None, "sglang"])
-@pytest.mark.parametrize("method", ["pivot", "grpo"])
-@pytest.mark.parametrize("recipe", ["tiny", "geo3k-3b", "geo3k-7b", "virl39k-3b"])
+@pytest.mark.parametrize(
+    ("recipe", "method", "rollout"),
+    [
+        ("tiny", "pivot", None),
+        ("tiny", "grpo", None),
+        ("geo3k-3b", "grpo", "sglang"),
+        ("geo3k-7b-lora-verl", "grpo", None),
+        ("geo3k-32b", "pivot", None),
+    ],
+)
 def test_verl_accepts_the_configuration(recipe, method, rollout):
     from verl.trainer.ppo.utils import need_critic, need_reference_policy
     from verl.utils.config import omega_conf_to_dataclass, validate_config
@@ -41,6 +54,41 @@ def test_verl_accepts_the_configuration(recipe, method, rollout):
     served = omega_conf_to_dataclass(found.actor_rollout_ref.rollout)
     assert served.name == ("pivot" if recipe == "tiny" else rollout or "vllm")
     assert served.n == config.rollout.responses
+    assert served.tensor_model_parallel_size == (4 if recipe == "geo3k-32b" else 1)
+    model = found.actor_rollout_ref.model
+    assert (model.lora_rank, model.lora_alpha) == ((64, 128) if "lora" in recipe else (0, 16))
+    if "lora" in recipe:
+        assert re.fullmatch(model.target_modules, "model.language_model.layers.0.mlp.up_proj")
+        assert model.lora.merge
+    check_resolved(partial(OmegaConf.select, found))
+
+
+def test_what_slips_through_the_command_line_is_found_in_verls_configuration():
+    """verl's own defaults remove padding, which replaces the forward of the attention."""
+    with initialize_config_module("verl.trainer.config", version_base=None):
+        found = hydra_compose("ppo_trainer", overrides=["actor_rollout_ref.actor.strategy=fsdp2"])
+    with pytest.raises(
+        UserError, match=r"actor_rollout_ref\.model\.use_remove_padding is True, but must be false"
+    ):
+        check_resolved(partial(OmegaConf.select, found))
+
+
+def test_every_name_of_the_refusals_is_one_of_verls():
+    with initialize_config_module("verl.trainer.config", version_base=None):
+        found = hydra_compose("ppo_trainer")
+    unknown = [name for name in ONLY if name != "model_engine" and OmegaConf.select(found, name) is None]
+    # The reference model has no settings of its own for these; verl takes them from the actor's.
+    assert all(name.startswith("actor_rollout_ref.ref.") for name in unknown), unknown
+    for name in OURS:
+        section, _, key = name.rpartition(".")
+        assert key in OmegaConf.select(found, section) or section.endswith("override_config"), name
+
+
+def test_everything_that_a_step_imports_is_there():
+    check_found()
+    assert broken_imports() == []
+    with pytest.raises(UserError, match="needs vllm_of_nobody, which cannot be imported by the driver"):
+        check_imports("by the driver", "vllm_of_nobody")
 
 
 WHAT_IS_MISSING = "from pivot.engines.verl import platform, plugin; print(plugin.missing())"

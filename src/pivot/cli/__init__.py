@@ -1,7 +1,8 @@
 """The command line: `pivot COMMAND`.
 
-A command is a module with `add_arguments(parser)` and `run(args) -> int`. Only the module of the given command is
-imported, so that `pivot --help` and `pivot grade` do not wait for torch.
+A command is a module with `add_arguments(parser)` and `run(args) -> int`; a `check(args)` comes first. Only the module
+of the given command is imported, and torch is not needed for the options and the check of those that train, evaluate or
+read data: a mistyped name does not wait for it (`tests/cli/test_early.py`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
+from types import ModuleType
 
 from pivot import __version__
 from pivot.errors import UserError
@@ -29,6 +31,7 @@ COMMANDS = {
     "compare": "write one page with curves and tables of several runs",
     "sweep": "train and evaluate the runs of a plan: arms, seeds, one table",
     "attention": "plot the attention of responses to image tokens, layer by layer",
+    "credit": "show which tokens of a response matter, by every method's measure",
     "push": "upload the model of a run, with its card, to the Hugging Face hub",
     "buffer": "show the experience buffer of a run",
     "grade": "grade responses against answers, from JSON lines on standard input",
@@ -53,8 +56,10 @@ def main(argv: list[str] | None = None) -> int:
     if args.command is None:
         return 0
     try:
+        with _ending_on_interrupt(args.command):
+            module = _prepared(args)
         import_plugins(vars(args).get("plugins") or ())
-        code = importlib.import_module(f"pivot.cli.{args.command}").run(args)
+        code = module.run(args)
         sys.stdout.flush()
         return code
     except UserError as mistake:
@@ -113,10 +118,17 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     if args.command is None:
         parser.print_help()
         return args
+    return args
+
+
+def _prepared(args: argparse.Namespace) -> ModuleType:
+    """The module of a command, after its check of names and paths and, then, its heavy imports."""
     module = importlib.import_module(f"pivot.cli.{args.command}")
+    if hasattr(module, "check"):
+        module.check(args)
     for heavy in getattr(module, "IMPORTS", ()):
         importlib.import_module(heavy)
-    return args
+    return module
 
 
 def _command(argv: list[str]) -> str | None:

@@ -8,13 +8,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pivot.cli.options import (
-    add_data_settings,
-    add_model_settings,
-    add_plugins,
-    check_temperature,
-    data_settings,
-)
+from pivot.cli import early
+from pivot.cli.options import add_data_settings, add_model_settings, add_plugins, check_temperature
 from pivot.errors import UserError
 from pivot.terminal import printable
 from pivot.types import Prompt
@@ -52,8 +47,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def check(args: argparse.Namespace) -> None:
+    """Names, paths and numbers, before anything heavy is imported."""
+    _check_numbers(args)
+    early.check_evaluation(args, args.models)
+    early.check_data(args.data, None)
+
+
 def run(args: argparse.Namespace) -> int:
-    _check(args)
     prompts = _with_images(_load_prompts(args), args.data)
     # torch and matplotlib are imported once the data is known to be usable.
     from pivot.report.attention import AttentionStudy, write_attention
@@ -109,7 +110,7 @@ def _measure_targets(
     return measured
 
 
-def _check(args: argparse.Namespace) -> None:
+def _check_numbers(args: argparse.Namespace) -> None:
     check_temperature(args.temperature)
     for option, value in (("--limit", args.limit), ("--samples", args.samples)):
         if value < 1:
@@ -121,6 +122,7 @@ def _check(args: argparse.Namespace) -> None:
 
 def _load_prompts(args: argparse.Namespace) -> list[Prompt]:
     """The first prompts of a set; says what is not used."""
+    from pivot.cli.configuring import data_settings
     from pivot.evaluation.sets import SetOptions, read_set
 
     data = read_set(args.data, SetOptions({}, args.limit, split=args.split, data=data_settings(args)))

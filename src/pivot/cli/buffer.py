@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pivot.console import Console
+from pivot.durable import DamagedFile, read_json
 from pivot.errors import UserError
 from pivot.experience import BufferRow, ExperienceBuffer, StoredResponse
 from pivot.experience.storage import FILE_NAME
@@ -78,8 +79,11 @@ def check_replay(location: Location) -> None:
     """Refuse the empty buffer of a run whose method never fills it."""
     # RUN/checkpoints/step-N/buffer
     stored = location.folder.resolve().parents[2] / "config.json"
-    method = json.loads(stored.read_bytes()).get("method", {}) if stored.is_file() else {}
-    if method.get("replay", True) is False:
+    try:
+        method = read_json(stored, "").get("method")
+    except DamagedFile:  # or none: a checkpoint may be anywhere
+        return
+    if isinstance(method, dict) and method.get("replay", True) is False:
         raise UserError(
             f"{stored.parent} was trained with {method.get('name')}, a method without replay: it has no experience "
             "buffer."

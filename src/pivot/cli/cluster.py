@@ -6,10 +6,10 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pivot.config import Config
 from pivot.errors import UserError
 
 if TYPE_CHECKING:
+    from pivot.config import Config
     from pivot.runs.resuming import Accept
     from pivot.runs.run import RunResult
 

@@ -6,32 +6,29 @@ import argparse
 import json
 import sys
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING
 
-from rich.table import Table
-from rich.text import Text
-
-from pivot.cli.options import add_data_settings, data_settings
-from pivot.config import DataConfig
-from pivot.config.datasets import PROCEDURAL, data_spec, is_procedural, load_set
-from pivot.config.schema import hints
-from pivot.console import Console
-from pivot.data import TRAINING_SETS, DataSet, SkippedRow, images, template
-from pivot.evaluation import benchmarks
+from pivot.cli import early
+from pivot.cli.options import add_data_settings
+from pivot.errors import UserError
+from pivot.setting_names import split_setting
 from pivot.terminal import printable
-from pivot.types import ImageSource, Prompt
+
+if TYPE_CHECKING:
+    from pivot.config import Config, DataConfig
+    from pivot.data import DataSet
 
 SHOWN = 20
 """Rows in the table unless --limit is larger; --json prints all rows."""
-_CELL = 300
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    names = [PROCEDURAL, *dict.fromkeys((*TRAINING_SETS, *benchmarks.BENCHMARKS))]
     parser.add_argument(
-        "name", metavar="NAME", help=f"a file, a folder, an owner/name of the hub, or {', '.join(names)}"
+        "name",
+        metavar="NAME",
+        help="a file, a folder, an owner/name of the hub, `tiny`, or a name from `pivot benchmarks`",
     )
-    add_data_settings(parser)
+    add_data_settings(parser, "; also prompt.system and prompt.template")
     parser.add_argument("--limit", type=int, help="read at most this many rows")
     parser.add_argument("--json", action="store_true", help="one JSON line per row instead of a table")
     parser.add_argument("--papo-eval", action="store_true", help="take a benchmark from the PAPO-Eval bundle")
@@ -55,34 +52,61 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         group.add_argument(f"--{column}-column", metavar="NAME", help=f"the column with the {column}")
 
 
+def check(args: argparse.Namespace) -> None:
+    """Names and paths, before anything heavy is imported."""
+    if args.limit is not None and args.limit < 1:
+        raise UserError(f"--limit is {args.limit}; it must be at least 1 (leave it out to read all rows).")
+    early.check_settings(split_setting(one)[0] for one in args.settings)
+    early.check_data(args.name, args.path or early.last_value(args.settings, "data.path"))
+
+
 def run(args: argparse.Namespace) -> int:
-    settings = _settings(args)
-    data = _load(args, settings)
+    from pivot.cli.data_rows import describe, print_table
+    from pivot.types import Prompt
+
+    config = _settings(args)
+    data, style = _load(args, config.data), config.prompt.style
+    data = replace(
+        data, rows=tuple(style.apply(row) if isinstance(row, Prompt) else row for row in data.rows)
+    )
     for warning in data.warnings:
         print(f"pivot data: {printable(warning)}", file=sys.stderr)
     if args.json:
         for row in data.rows:
             print(printable(json.dumps(describe(row), ensure_ascii=False)))
     else:
-        _print_table(data, SHOWN if args.limit is None else args.limit)
+        print_table(data, SHOWN if args.limit is None else args.limit)
         if is_training(args) and data.prompts and args.limit is None:
-            print(printable(_training_use(args.name, data, settings)))
+            print(printable(_training_use(args.name, data, config.data)))
     return 0
 
 
-def _settings(args: argparse.Namespace) -> DataConfig:
-    """The settings of `data`: --set, and the options that are short for one."""
+def _settings(args: argparse.Namespace) -> Config:
+    """The settings of `data` and `prompt`: --set, and the options that are short for one."""
+    from pivot.cli.configuring import section_settings
+    from pivot.config import DataConfig
+    from pivot.config.schema import hints
+
+    config = section_settings(args, "data", "prompt")
     given = {name: value for name, value in vars(args).items() if name in hints(DataConfig)}
-    return replace(data_settings(args), **{name: value for name, value in given.items() if value is not None})
+    shortcuts = {name: value for name, value in given.items() if value is not None}
+    return replace(config, data=replace(config.data, **shortcuts))
 
 
 def is_training(args: argparse.Namespace) -> bool:
     """Whether the rows are those that `pivot train` would read: not a benchmark's, nor another split's."""
+    from pivot.data import TRAINING_SETS
+    from pivot.evaluation import benchmarks
+
     return args.name not in benchmarks.BENCHMARKS or (args.name in TRAINING_SETS and not args.papo_eval)
 
 
 def _load(args: argparse.Namespace, settings: DataConfig) -> DataSet:
     """Training sets default to their training split, benchmarks to their evaluation split."""
+    from pivot.config.datasets import data_spec, is_procedural, load_set
+    from pivot.data import TRAINING_SETS
+    from pivot.evaluation import benchmarks
+
     limit = args.limit or settings.size
     if is_procedural(args.name) or (args.name in TRAINING_SETS and not args.papo_eval and not args.strict):
         return load_set(args.name, settings, settings.split, limit)
@@ -104,63 +128,3 @@ def _training_use(name: str, data: DataSet, settings: DataConfig) -> str:
         f"`pivot train` uses {len(kept):,} rows and holds out {len(held_out):,} for validation (data.holdout={share}), "
         "apart from prompts that are too long for the model."
     )
-
-
-def describe(row: Prompt | SkippedRow) -> dict[str, Any]:
-    """A row as one JSON object: `id`, `prompt`, `images`, `answer`, `category`, `skipped`."""
-    prompt = row if isinstance(row, Prompt) else row.prompt
-    sizes = [_size(source) for source in row.images] if isinstance(row, Prompt) else []
-    return {
-        "id": row.id,
-        "prompt": None if prompt is None else whole_text(prompt),
-        "images": {"number": len(sizes), "sizes": sizes},
-        "answer": None if prompt is None else prompt.answer,
-        "category": None if prompt is None else prompt.task,
-        "skipped": None if isinstance(row, Prompt) else row.reason,
-    }
-
-
-def _size(source: ImageSource) -> list[int]:
-    return list(images.check(source) if isinstance(source, images.ReadableImage) else source.open().size)
-
-
-def whole_text(prompt: Prompt) -> str:
-    """Everything the model reads, in the chat format of the Qwen-VL family; an image is one `<|image_pad|>`."""
-    turn = "".join(
-        segment if isinstance(segment, str) else "<|vision_start|><|image_pad|><|vision_end|>"
-        for segment in template.segments(prompt)
-    )
-    system = f"<|im_start|>system\n{prompt.system or template.SYSTEM}<|im_end|>\n"
-    return f"{system}<|im_start|>user\n{turn}<|im_end|>\n<|im_start|>assistant\n"
-
-
-def _print_table(data: DataSet, shown: int) -> None:
-    console = Console()
-    table = Table(title=Text(printable(f"{data.name}, {data.split}")), show_lines=True)
-    for heading in ("id", "question", "images", "answer", "category", "skipped"):
-        table.add_column(heading, overflow="fold")
-    for row in data.rows[:shown]:
-        table.add_row(*(Text(printable(cell)) for cell in _cells(row)))
-    console.print(table)
-    example = next((row for row in data.rows if isinstance(row, Prompt)), None)
-    if example is not None:
-        console.print("The complete text that the model reads, for the first row:", style="bold")
-        console.print(Text(printable(whole_text(example))), soft_wrap=True)
-    if len(data.rows) > shown:
-        console.print(f"{shown} of {len(data.rows):,} rows are shown; --limit N shows N, --json shows all.")
-    if data.recognised:
-        console.print(Text(printable(f"Recognised as {data.recognised}.")))
-    console.print(Text(printable(data.summary())))
-
-
-def _cells(row: Prompt | SkippedRow) -> tuple[str, ...]:
-    known = describe(row)
-    prompt = row if isinstance(row, Prompt) else row.prompt
-    question = "" if prompt is None else prompt.question
-    sizes = ", ".join(f"{width} x {height}" for width, height in known["images"]["sizes"])
-    cells = (row.id, question, sizes or "none", known["answer"], known["category"], known["skipped"])
-    return tuple(_short(cell or "") for cell in cells)
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= _CELL else f"{text[:_CELL]}... ({len(text):,} characters)"

@@ -5,13 +5,16 @@ from __future__ import annotations
 import argparse
 import json
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pivot.cli import options
-from pivot.config.sections import Config
-from pivot.doctor import OTHER, Architecture, Machine, Verdict, find_architecture, inspect_machine, judge
-from pivot.doctor.advice import LORA_RATE
-from pivot.doctor.speed import GPUS, Hours, hours, known_gpu, named_gpu
+from pivot.cli import early, options
+from pivot.errors import UserError
+
+if TYPE_CHECKING:
+    from pivot.config import Config
+    from pivot.doctor import Architecture, Machine, Verdict
+    from pivot.doctor.speed import Hours
+    from pivot.engines.verl.compose import ClusterOptions
 
 DOES_NOT_FIT = 1
 """Exit code if the recipe does not fit this machine."""
@@ -22,21 +25,42 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--device",
         metavar="GPU",
-        help=f"estimate for another GPU than this machine's: {', '.join(gpu.name for gpu in GPUS)}",
+        help="estimate for another GPU than this machine's, such as A100-80GB; another name lists all",
+    )
+    parser.add_argument(
+        "--nodes", type=int, metavar="N", help="estimate for --engine verl on N nodes (default: 1)"
+    )
+    parser.add_argument(
+        "--gpus", type=int, metavar="M", help="estimate for --engine verl with M GPUs per node"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
 
 
+def check(args: argparse.Namespace) -> None:
+    """Names and paths, before anything heavy is imported."""
+    early.check_configuration(args)
+
+
 def run(args: argparse.Namespace) -> int:
+    from pivot.cli import configuring
+    from pivot.doctor import Verdict, find_architecture, inspect_machine, judge
+    from pivot.doctor.cluster import estimate_cluster
+    from pivot.doctor.speed import hours, known_gpu, named_gpu
+
     machine = inspect_machine()
-    asked = any((args.recipe, args.config, args.model, args.method, args.settings, args.device))
+    asked = any((args.recipe, args.config, args.model, args.method, args.settings, args.device, args.gpus))
     report: dict[str, Any] = {"machine": asdict(machine)}
     lines, fits = _machine_lines(machine), True
     if asked:
-        config = options.from_arguments(args)
+        config = configuring.from_arguments(args)
         model = find_architecture(config.model.path)
         device = named_gpu(args.device).device if args.device else machine.device(config.model.device)
-        verdict, gpu = judge(config, model, device), known_gpu(device)
+        cluster = _cluster(args)
+        if cluster is None:
+            verdict, gpu = judge(config, model, device), known_gpu(device)
+        else:  # hours are those of one GPU
+            found = estimate_cluster(config, model, cluster, device)
+            verdict, gpu = Verdict(found, device, (), None), None
         fits = verdict.fits
         time = None if gpu is None else hours(config, model, gpu)
         report |= {"model": asdict(model), **_verdict_json(verdict), "hours": time and asdict(time)}
@@ -47,7 +71,21 @@ def run(args: argparse.Namespace) -> int:
     return 0 if fits else DOES_NOT_FIT
 
 
+def _cluster(args: argparse.Namespace) -> ClusterOptions | None:
+    """The ranks of the verl engine; None: the local engine."""
+    if args.nodes is None and args.gpus is None:
+        return None
+    from pivot.engines.verl.compose import ClusterOptions
+
+    cluster = ClusterOptions(1 if args.nodes is None else args.nodes, 1 if args.gpus is None else args.gpus)
+    if min(cluster.nodes, cluster.gpus) < 1:
+        raise UserError(f"--nodes and --gpus must be at least 1, got {cluster.nodes} and {cluster.gpus}")
+    return cluster
+
+
 def _machine_lines(machine: Machine) -> list[str]:
+    from pivot.doctor import OTHER
+
     lines = [f"{'Python':<14}{machine.python} on {machine.system}, {machine.cores} cores"]
     memory = machine.memory
     lines.append(f"{'memory':<14}{_gib(memory.total_bytes)}, {_gib(memory.free_bytes)} free")
@@ -74,6 +112,8 @@ def _parts_line(title: str, parts: dict[str, str | None], how: str) -> str:
 
 def _verdict_lines(config: Config, model: Architecture, verdict: Verdict) -> list[str]:
     """The items, the peak compared with the device, and what to change."""
+    from pivot.doctor.advice import LORA_RATE
+
     lines = [f"Recipe {config.recipe}, method {config.method.name}, {config.model.path} ({model.source})"]
     for item in verdict.estimate.items:
         lines.append(f"  {item.name:<20}{_gib(item.num_bytes):>10}  {item.phase:<8}  {item.note}")
@@ -97,6 +137,8 @@ def _verdict_lines(config: Config, model: Architecture, verdict: Verdict) -> lis
         lines.append(
             "With all of them it fits." if verdict.fits_with_changes else "Even all of them are not enough."
         )
+    if verdict.gpus_needed is None:
+        return [*lines, "More GPUs hold smaller shards; a smaller train.micro_batch_tokens leaves more room."]
     size = _gib(verdict.device.total_bytes) if verdict.device.kind == "cuda" else "80 GB"
     lines.append(f"Or: pivot train --engine verl --gpus {verdict.gpus_needed}, with GPUs of {size}.")
     return lines

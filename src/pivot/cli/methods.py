@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
-
-from rich import box
-from rich.table import Table
+import textwrap
+from collections.abc import Callable, Iterator
 
 from pivot.cli.options import add_plugins
 from pivot.config.describe import describe_field, spell
@@ -15,30 +13,51 @@ from pivot.config.methods import find_method, method_to_dict
 from pivot.config.schema import method_fields, section_doc
 from pivot.console import Console
 from pivot.method import PRESETS, Method
-from pivot.method.presets import GROUPS
+from pivot.method.presets import GROUPS, MODULES
 
 OFF = "-"
-FURTHER = "further settings"
-MIN_WIDTH = 140
-"""Columns of the table when the output is not a terminal."""
+WIDTH = 100
+"""Columns of the table, unless the terminal is narrower."""
 
+
+def _loss(s: dict) -> str:
+    if s["policy_loss"] == "clip":
+        return f"{s['clip_low']:g} / {s['clip_high']:g}"
+    bounds = (
+        ("weight_floor", "weight_cap") if s["policy_loss"] == "cispo" else ("gate_positive", "gate_negative")
+    )
+    return f"{s['policy_loss']} {s[bounds[0]]:g} / {s[bounds[1]]:g}"
+
+
+def _anchor(s: dict) -> str:
+    if s["anchor_use"] == "none":
+        return OFF
+    return s["anchor_use"] + (" (expert)" if s["anchor_source"] == "expert" else "")
+
+
+LOSSES = (
+    "policy_loss",
+    "clip_low",
+    "clip_high",
+    "weight_floor",
+    "weight_cap",
+    "gate_positive",
+    "gate_negative",
+)
 COLUMNS: dict[str, tuple[tuple[str, ...], Callable[[dict], str]]] = {
-    "clip": (("clip_low", "clip_high"), lambda s: f"{s['clip_low']:g} / {s['clip_high']:g}"),
+    "clip": (LOSSES, _loss),
     "mean": (("aggregation",), lambda s: s["aggregation"]),
     "KL": (
         ("reference_kl_coef",),
         lambda s: f"{s['reference_kl_coef']:g}" if s["reference_kl_coef"] else OFF,
     ),
-    "dynamic": (("dynamic_sampling",), lambda s: "yes" if s["dynamic_sampling"] else OFF),
+    "filter": (("dynamic_sampling",), lambda s: "yes" if s["dynamic_sampling"] else OFF),
     "visual": (
         ("utility", "beta"),
-        lambda s: OFF if s["utility"] == "none" else f"{s['utility']}, beta {s['beta']:g}",
+        lambda s: OFF if s["utility"] == "none" else f"{s['utility']} {s['beta']:g}",
     ),
     "replay": (("replay", "replay_share"), lambda s: f"{s['replay_share']:.0%}" if s["replay"] else OFF),
-    "anchor": (
-        ("anchor_use", "anchor_source"),
-        lambda s: OFF if s["anchor_use"] == "none" else f"{s['anchor_use']}, {s['anchor_source']}",
-    ),
+    "anchor": (("anchor_use", "anchor_source"), _anchor),
 }
 """Column -> the settings it covers, and how it shows them."""
 
@@ -74,23 +93,41 @@ def turned_on(method: Method) -> dict[str, object]:
 
 def _print_tables() -> None:
     console = Console()
-    if not console.is_terminal:
-        console.width = max(console.width, MIN_WIDTH)
+    width = min(console.width, WIDTH) if console.is_terminal else WIDTH
+    for line, style in _table(width):
+        console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
+
+
+def _table(width: int) -> Iterator[tuple[str, str | None]]:
+    """Lines and their style: a row per method, and under it what the columns do not show."""
     covered = {name for names, _ in COLUMNS.values() for name in names}
-    table = Table(box=box.SIMPLE, pad_edge=False, show_edge=False)
-    for title in ("method", *COLUMNS, FURTHER):
-        table.add_column(title, no_wrap=title != FURTHER and console.width >= MIN_WIDTH)
+    rows = {
+        method.name: [f"  {method.name}", *(write(method.settings()) for _, write in COLUMNS.values())]
+        for method in PRESETS.values()
+    }
+    heading = ["method", *COLUMNS]
+    widths = [max(len(row[i]) for row in (heading, *rows.values())) for i in range(len(heading))]
+
+    def joined(cells: list[str]) -> str:
+        return "  ".join(cell.ljust(size) for cell, size in zip(cells, widths, strict=True)).rstrip()
+
+    yield joined(heading), "bold"
     for title, names in GROUPS.items():
-        table.add_row(title, style="bold")
-        for method in (PRESETS[name] for name in names):
-            cells = [write(method.settings()) for _, write in COLUMNS.values()]
-            further = {name: value for name, value in turned_on(method).items() if name not in covered}
-            table.add_row(
-                f"  {method.name}", *cells, ", ".join(f"{n} {spell(v)}" for n, v in further.items()) or OFF
-            )
-        table.add_section()
-    console.print(table)
-    console.print("`pivot methods NAME` explains a method and lists its settings.")
+        yield "", None
+        yield title, "bold"
+        for name in names:
+            further = {key: v for key, v in turned_on(PRESETS[name]).items() if key not in covered}
+            words = ", ".join(f"{key} {spell(value)}" for key, value in further.items())
+            indent = " " * (widths[0] + 2)
+            yield joined(rows[name]), None
+            for line in textwrap.wrap(words, width, initial_indent=indent, subsequent_indent=indent):
+                yield line, "dim"
+    yield "", None
+    for line in (
+        "`pivot methods NAME` explains a method and lists its settings; docs/methods.md has all of them.",
+        f"--method NAME+MODULE adds to any of them: {', '.join(MODULES)}. Example: --method gspo+pivot",
+    ):
+        yield line, None
 
 
 def _listing(method: Method) -> list[str]:

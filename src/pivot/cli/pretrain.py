@@ -32,6 +32,7 @@ from pivot.tiny import figures
 from pivot.tiny.model import save
 from pivot.tiny.pretrain import SKILL_STEPS, Plan, pretrain
 from pivot.tiny.procedural.canvas import SIZE
+from pivot.tiny.tokenizer import build_tokenizer
 from pivot.types import Prompt
 
 FIGURES_FILE = "figures.json"
@@ -104,7 +105,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _train(starts: Sequence[str], args: argparse.Namespace, console: Console) -> dict[str, Path]:
     plan = replace(Plan(), skill_steps=args.steps, batch_size=args.batch_size, seed=args.seed)
-    tokenizer = tiny.build_tokenizer()
+    tokenizer = build_tokenizer()
     folders: dict[str, Path] = {}
     began = time.monotonic()
     with _progress(console) as bar:

@@ -8,10 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pivot import recipes
+from pivot.cli import early
 from pivot.cli.options import add_plugins
 from pivot.errors import UserError
 from pivot.runs.stopping import STOPPED
+from pivot.setting_names import check_recipe, load_file, recipe_names, split_setting
 
 if TYPE_CHECKING:
     from pivot.sweep.plan import Engine, Plan
@@ -41,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("instead of what the plan says")
     group.add_argument("--only", action="append", default=[], metavar="ARM", help="this arm; may be repeated")
     group.add_argument("--seeds", type=int, metavar="N", help="runs per arm")
-    group.add_argument("--recipe", metavar="NAME", help=f"start from: {', '.join(recipes.names())}")
+    group.add_argument("--recipe", metavar="NAME", help=f"start from: {', '.join(recipe_names())}")
     group.add_argument(
         "--set", action="append", default=[], metavar="A.B=C", dest="settings",
         help="any setting, in all runs; may be repeated",
@@ -62,6 +63,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--nodes", type=int, metavar="N", help="nodes of the cluster")
     group.add_argument("--gpus", type=int, metavar="M", help="GPUs per node")
     group.add_argument("--address", metavar="HOST:PORT", help="a running Ray cluster, or `auto`")
+
+
+def check(args: argparse.Namespace) -> None:
+    """Names and paths, before anything heavy is imported."""
+    load_file(args.plan)
+    if args.recipe is not None:
+        check_recipe(args.recipe)
+    # The arms may have methods from outside, with settings of their own.
+    early.check_settings((split_setting(one)[0] for one in args.settings), outside=True)
 
 
 def run(args: argparse.Namespace) -> int:

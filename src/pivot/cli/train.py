@@ -6,11 +6,13 @@ import argparse
 import json
 from pathlib import Path
 
-from pivot.cli import cluster, options
-from pivot.config import describe
+from pivot.cli import cluster, early, options
 from pivot.errors import UserError
+from pivot.models.naming import resolve_model
+from pivot.plugins import check_file
+from pivot.runs.folder import has_progress, read_status, require_run
 
-IMPORTS = ("pivot.runs.run",)
+IMPORTS = ("pivot.cli.configuring", "pivot.runs.run")
 """What `run` needs, imported while Ctrl-C has nothing to save."""
 
 
@@ -51,12 +53,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def check(args: argparse.Namespace) -> None:
+    """Names and paths, before anything heavy is imported."""
+    early.check_configuration(args)
+    for function in args.reward or ():
+        check_file(function, "reward function")
+    if args.resume is not None:
+        require_run(args.resume)
+        return
+    model = early.last_value(args.settings, "model.path") or args.model
+    if model is not None:
+        resolve_model(model)
+    data = early.last_value(args.settings, "data.train") or args.data
+    early.check_data(data, early.last_value(args.settings, "data.path"))
+
+
 def run(args: argparse.Namespace) -> int:
     if args.help_config:
+        from pivot.config import describe
+
         print(describe())
         return 0
+    from pivot.cli import configuring
     from pivot.runs import run as run_module
-    from pivot.runs.folder import has_progress, read_status
     from pivot.runs.stopping import STOPPED
 
     if args.reward is not None:
@@ -68,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
             )
         out, resuming = args.resume, True
     else:
-        config = options.from_arguments(args, needs_data=True)
+        config = configuring.from_arguments(args, needs_data=True)
         out = args.out or Path("runs") / f"{config.recipe}-{config.method.name}-{config.train.seed}"
         resuming = args.keep_going and has_progress(out)
     uses_verl = cluster.is_asked(args, out if resuming else None)
@@ -96,10 +115,11 @@ def run(args: argparse.Namespace) -> int:
 
 def _agree(out: Path, args: argparse.Namespace) -> None:
     """Refuse options that contradict the run that is resumed; another number of steps extends it."""
+    from pivot.cli import configuring
     from pivot.runs import extension
 
     stored = extension.stored_config(out)
-    asked = options.over_run(stored, args)
+    asked = configuring.over_run(stored, args)
     extension.check_agrees(out, stored, asked)
     if asked.train.steps != stored.train.steps:
         extension.extend(out, asked.train.steps)

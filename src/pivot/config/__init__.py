@@ -1,7 +1,7 @@
 """The configuration: its settings, and how files, recipes and options are combined. Recipes are in `pivot.recipes`."""
 
 from pivot.config.describe import describe
-from pivot.config.loading import apply_settings, from_dict, load_file, overlay, to_dict
+from pivot.config.loading import apply_settings, from_dict, overlay, to_dict
 from pivot.config.sections import (
     BufferConfig,
     CheckpointConfig,
@@ -18,6 +18,7 @@ from pivot.config.sections import (
     TrainConfig,
 )
 from pivot.config.validation import validate
+from pivot.setting_names import load_file
 
 __all__ = [
     "BufferConfig",

@@ -5,28 +5,21 @@ All of them become a nested mapping that is applied to an existing configuration
 
 from __future__ import annotations
 
-import json
-import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass, replace
-from pathlib import Path
 from typing import Any, TypeVar
-
-import yaml
 
 from pivot.config.coerce import NULLS, coerce, parse
 from pivot.config.methods import Unparsed, method_to_dict, overlay_method
-from pivot.config.nearest import unknown_setting
 from pivot.config.schema import describe_type, hints
 from pivot.config.sections import Config
 from pivot.data.template import read_template
 from pivot.errors import UserError
 from pivot.method import Method
 from pivot.plugins import absolute, import_plugins
+from pivot.setting_names import FORMER, split_setting, unknown_setting
 
 Section = TypeVar("Section")
-FORMER = {"reward.function": "functions"}
-"""A setting of older versions, which took one value -> the list that took its place."""
 READ_ON_LOADING: dict[str, Callable[[Any], Any]] = {
     "plugins": lambda given: tuple(map(absolute, given)),
     "corruption.kind": absolute,
@@ -100,10 +93,7 @@ def apply_settings(config: Config, settings: Iterable[str]) -> Config:
     """
     mapping: dict[str, Any] = {}
     for setting in settings:
-        path, equals, text = (part.strip() for part in setting.partition("="))
-        if not equals or not path:
-            raise UserError(f"--set takes section.field=value, for example train.lr=2e-6, not {setting!r}.")
-        _place(mapping, path, text)
+        _place(mapping, *split_setting(setting))
     _choose_duration(mapping.get("train", {}))
     return overlay(config, mapping)
 
@@ -152,27 +142,3 @@ def _hint(section: type, name: str, where: str) -> Any:
     if name not in known:
         raise unknown_setting(name, known, f"{where}." if where else "")
     return known[name]
-
-
-def load_file(path: str | Path) -> dict[str, Any]:
-    """The mapping in a YAML, TOML or JSON file, told apart by the file's suffix."""
-    path = Path(path)
-    readers = {".yaml": yaml.safe_load, ".yml": yaml.safe_load, ".toml": tomllib.loads, ".json": json.loads}
-    if path.suffix not in readers:
-        raise UserError(f"The config file {path} must end in .yaml, .yml, .toml or .json.")
-    try:
-        content = readers[path.suffix](path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"The config file {path} cannot be read: {error.strerror}.") from error
-    except (ValueError, yaml.YAMLError) as error:
-        reason = " ".join(str(error).split())
-        raise UserError(
-            f"The config file {path} is not valid {path.suffix[1:].upper()}: {reason}."
-        ) from error
-    if content is None:
-        return {}
-    if not isinstance(content, dict):
-        raise UserError(
-            f"The config file {path} must hold sections with fields, not {type(content).__name__}."
-        )
-    return content

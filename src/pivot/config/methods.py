@@ -7,12 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 from pivot.config.coerce import coerce, parse
-from pivot.config.nearest import unknown_setting
 from pivot.config.schema import hints, method_fields
 from pivot.errors import UserError, nearest
-from pivot.method import PRESETS, Method, UnknownSetting
+from pivot.method import PRESETS, Method, UnknownSetting, preset
 from pivot.method.method import KNOWN_PARTS, SWITCH_OF
+from pivot.method.presets import MODULES
 from pivot.plugins import absolute, find_object
+from pivot.setting_names import check_method, unknown_setting
 
 
 class Unparsed(str):
@@ -20,12 +21,18 @@ class Unparsed(str):
 
 
 def find_method(spec: str) -> Method:
-    """The method of that name, or one from outside (`pivot.plugins`); a UserError names the nearest there is."""
+    """The method of that name, with modules (`gspo+pivot`), or one from outside; a UserError names the nearest."""
     if ":" in spec:
         return replace(find_object(spec, "method", Method), source=absolute(spec))
-    if spec not in PRESETS:
-        raise UserError(f"There is no method {spec!r}; {nearest(spec, PRESETS)}.")
-    return PRESETS[spec]
+    base, *modules = (spec,) if spec in PRESETS else spec.split("+")
+    check_method(base, PRESETS)
+    unknown = [module for module in modules if module not in MODULES]
+    if unknown:
+        raise UserError(f"There is no module {unknown[0]!r} of methods; {nearest(unknown[0], MODULES)}.")
+    try:
+        return preset(spec)
+    except ValueError as cannot:
+        raise UserError(f"Method {spec} is not possible: {cannot}.") from cannot
 
 
 def settings_for(method: Method, settings: Iterable[str]) -> tuple[str, ...]:

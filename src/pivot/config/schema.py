@@ -26,13 +26,18 @@ class FieldInfo:
     """One setting.
 
     Example:
-        FieldInfo(path="train.lr", hint=float, value=1e-06, doc="AdamW's learning rate (Section 5.1).")
+        FieldInfo(path="train.lr", hint=float, value=1e-06, section=TrainConfig)
     """
 
     path: str
     hint: Any
     value: Any
-    doc: str
+    section: type
+
+    @property
+    def doc(self) -> str:
+        """The docstring under the field; read only when someone asks, since that takes a while."""
+        return field_docs(self.section)[self.path.rpartition(".")[2]]
 
 
 @cache
@@ -81,17 +86,16 @@ def all_fields(config: Any, prefix: str = "") -> Iterator[FieldInfo]:
     """Every leaf below `config` with its present value, depth first; of a method, every known setting."""
     if isinstance(config, Method):
         for name in ("name", "summary"):
-            yield FieldInfo(prefix + name, str, getattr(config, name), field_docs(Method)[name])
+            yield FieldInfo(prefix + name, str, getattr(config, name), Method)
         for _, found in method_fields(config, prefix):
             yield from found
         return
-    docs = field_docs(type(config))
     for name, hint in hints(type(config)).items():
         value = getattr(config, name)
         if is_dataclass(hint):
             yield from all_fields(value, f"{prefix}{name}.")
         else:
-            yield FieldInfo(prefix + name, hint, value, docs[name])
+            yield FieldInfo(prefix + name, hint, value, type(config))
 
 
 def method_fields(method: Method, prefix: str = "") -> Iterator[tuple[type, list[FieldInfo]]]:
@@ -100,11 +104,10 @@ def method_fields(method: Method, prefix: str = "") -> Iterator[tuple[type, list
     parts = dict.fromkeys((Switches, *KNOWN_PARTS, *(type(part) for part in method.parts())))
     seen: set[str] = set()
     for part in parts:
-        docs = field_docs(part)
         new = {name: hint for name, hint in hints(part).items() if name not in seen}
         seen |= new.keys()
         if new:
-            yield part, [FieldInfo(prefix + n, hint, values[n], docs[n]) for n, hint in new.items()]
+            yield part, [FieldInfo(prefix + n, hint, values[n], part) for n, hint in new.items()]
 
 
 def is_optional(hint: Any) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator
+from dataclasses import fields
 
 from pivot.config.schema import all_fields
 from pivot.config.sections import Config
@@ -141,6 +142,14 @@ def _corruption(config: Config) -> Iterator[str]:
         find_corruption(config.corruption.kind)
     except UserError as unknown:
         yield str(unknown)
+    if config.method.hides_image:
+        for section, chosen in (("corruption", config.corruption), ("method", config.method.corruption)):
+            for f in fields(chosen):
+                if getattr(chosen, f.name) != f.default:
+                    yield (
+                        f"{section}.{f.name} has no effect with method {config.method.name}, which hides the "
+                        "whole image; leave it out."
+                    )
 
 
 def _data(config: Config) -> Iterator[str]:

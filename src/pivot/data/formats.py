@@ -282,13 +282,17 @@ def has_column(columns: tuple[str, ...], name: str) -> bool:
 
 def missing_columns(name: str, wanted: tuple[str, ...], present: tuple[str, ...]) -> str:
     """One sentence: the missing columns, the present ones, and the closest matches."""
+    if not present:
+        return (
+            f"{name}: no row could be read; rows are JSON objects, lines of a CSV under a header, or a table."
+        )
     missing = [column for column in wanted if not has_column(present, column)]
     close = {column: difflib.get_close_matches(column, present, n=1, cutoff=0.5) for column in missing}
     hints = [f"{found[0]!r} for {column!r}" for column, found in close.items() if found]
     nearest = f" Did you mean {' and '.join(hints)}?" if hints else ""
     return (
         f"{name}: column{'s' * (len(missing) > 1)} {', '.join(map(repr, missing))} missing; the file has "
-        f"{', '.join(map(repr, present)) or 'no columns'}.{nearest} Name yours with --set data.problem_column=NAME, "
+        f"{', '.join(map(repr, present))}.{nearest} Name yours with --set data.problem_column=NAME, "
         "and likewise data.answer_column, data.image_column and data.id_column."
     )
 

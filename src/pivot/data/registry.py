@@ -117,7 +117,7 @@ def resolve(spec: DataSpec, known: Iterable[Format] = ()) -> tuple[Format, DataS
             return candidate, spec
     if spec.rows is not None:
         return _custom(MEMORY, spec), spec
-    if spec.path is None and _is_path(spec.name):
+    if spec.path is None and looks_like_path(spec.name):
         spec = replace(spec, name=CUSTOM, path=spec.name)
     if spec.name == CUSTOM:
         if spec.path is None:
@@ -127,14 +127,15 @@ def resolve(spec: DataSpec, known: Iterable[Format] = ()) -> tuple[Format, DataS
         return _custom(_set_name(Path(spec.path).expanduser()), spec), spec
     if spec.name.count("/") == 1:
         return _custom(spec.name.replace("/", "--"), spec), spec
-    names = [*formats, CUSTOM]
+    names = ["tiny", *formats, CUSTOM]
     raise UserError(
         f"unknown data set {spec.name!r}.{did_you_mean(spec.name, names)} Known sets: {', '.join(names)}. "
         "An owner/name of the hub or a local path also works."
     )
 
 
-def _is_path(name: str) -> bool:
+def looks_like_path(name: str) -> bool:
+    """Whether the name of a set is that of a file or folder, there or not."""
     return name.startswith((".", "/", "~")) or Path(name).suffix in SUFFIXES or Path(name).exists()
 
 

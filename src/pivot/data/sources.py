@@ -63,16 +63,21 @@ def open_rows(
     path: Path, split: str | None, config: str | None = None, patterns: tuple[str, ...] = ()
 ) -> Rows:
     """The rows of a file, or of one split's files in a folder; `patterns` are a known set's file names."""
+    require(path)
+    if path.is_file():
+        return Rows((path,), _columns((path,), path.parent), path.parent)
+    files = _problem_files(path, split) or _split_files(path, split, config, patterns)
+    return Rows(files, _columns(files, path), path)
+
+
+def require(path: Path) -> None:
+    """Raise a UserError unless `path` is a folder or a file that can be read."""
     if not path.exists():
         raise UserError(
             f"{path} does not exist: give a parquet, Arrow, JSONL, JSON or CSV file, or a folder of them."
         )
-    if path.is_file():
-        if path.suffix not in SUFFIXES:
-            raise UserError(f"{path.name} is not a data file: {', '.join(SUFFIXES)} files can be read.")
-        return Rows((path,), _columns((path,), path.parent), path.parent)
-    files = _problem_files(path, split) or _split_files(path, split, config, patterns)
-    return Rows(files, _columns(files, path), path)
+    if path.is_file() and path.suffix not in SUFFIXES:
+        raise UserError(f"{path.name} is not a data file: {', '.join(SUFFIXES)} files can be read.")
 
 
 def split_of(path: Path) -> str | None:

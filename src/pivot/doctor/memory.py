@@ -89,7 +89,7 @@ class MicroBatchShape:
 def estimate(config: Config, model: Architecture, device: Device | None = None) -> Estimate:
     """What training with `config` needs on one device of the local engine; None: any CPU."""
     sampler = _vllm(config, device) if uses_vllm(config, device) else _native(config, model)
-    parts = (_weights(config, model), sampler, _update(config, model), [_buffer(config)])
+    parts = (_weights(config, model), sampler, update_items(config, model), [_buffer(config)])
     return Estimate(tuple(item for part in parts for item in part if item.num_bytes))
 
 
@@ -161,7 +161,7 @@ def _native(config: Config, model: Architecture) -> list[Item]:
     ]
 
 
-def _update(config: Config, model: Architecture) -> list[Item]:
+def update_items(config: Config, model: Architecture) -> list[Item]:
     """What all layers leave for backward, and what the largest single part of backward needs besides."""
     size, shape, saved = ITEM_BYTES[config.model.dtype], micro_batch(config, model), config.model
     patches = shape.num_prompts * shape.image_tokens * model.patches_per_token

@@ -20,8 +20,8 @@ from pivot.engines.base import ScoreRequest
 from pivot.models.policy import ResponseStatistics
 from pivot.models.rows import PromptWithResponses
 
-Key = tuple[str, str, tuple[bytes, ...]]
-"""View, prompt id and the token ids of a unit's responses."""
+Key = tuple[str, bool, str, tuple[bytes, ...]]
+"""View, whether with similarity, prompt id and the token ids of a unit's responses."""
 
 
 class ScoreAhead:
@@ -86,7 +86,8 @@ def has_free_core() -> bool:
 
 
 def _key(request: ScoreRequest, unit: PromptWithResponses) -> Key:
-    return request.view, unit.prompt.prompt.id, tuple(y.numpy().tobytes() for y in unit.responses)
+    responses = tuple(y.numpy().tobytes() for y in unit.responses)
+    return request.view, request.with_similarity, unit.prompt.prompt.id, responses
 
 
 def _by_unit(found: ResponseStatistics, units: Sequence[PromptWithResponses]) -> list[ResponseStatistics]:

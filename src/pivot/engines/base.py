@@ -41,6 +41,8 @@ class ScoreRequest:
     divergence. A prompt without an image looks the same either way."""
     of_reference: bool = False
     """Score with the frozen model that training started from."""
+    with_similarity: bool = False
+    """Also compare hidden states with those of the image, in the clean pass."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,10 @@ class Engine(Protocol):
         request: SampleRequest,
         meanwhile: Sequence[ScoreRequest] = (),
     ) -> list[list[Response]]:
-        """The responses of each prompt. `meanwhile` will be asked for later in the step: an engine may score it now."""
+        """The responses of each prompt, and of those that `request.refill` adds.
+
+        `meanwhile` will be asked for later in the step: an engine may score it now.
+        """
         ...
 
     def score(self, request: ScoreRequest) -> ResponseStatistics:

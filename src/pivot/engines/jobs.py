@@ -50,6 +50,7 @@ class ScoreJob:
     """Whether any rank has an image: then all of them enter the vision tower."""
     of_reference: bool = False
     """Score with the frozen model that training started from."""
+    with_similarity: bool = False
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,8 @@ def score_jobs(request: ScoreRequest, packing: Packing, num_ranks: int) -> list[
     """One job per rank."""
     pieces = pieces_of(request.units, partition(request.units, packing, num_ranks))
     images = has_images(request.units)
-    return [ScoreJob(part, request.step, request.view, images, request.of_reference) for part in pieces]
+    flags = (images, request.of_reference, request.with_similarity)
+    return [ScoreJob(part, request.step, request.view, *flags) for part in pieces]
 
 
 def update_jobs(

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from pivot.config import Config
-from pivot.data.images import ImageError, open_rgb
+from pivot.data.images import ImageError
 from pivot.engines.base import MAXIMA, ScoreRequest, Skipped, Update
+from pivot.engines.images import ImageReader
 from pivot.engines.jobs import Ranks, RankUpdate, score_jobs, update_jobs
 from pivot.engines.saving import Saving
 from pivot.engines.scoring import RowStatistics
@@ -28,9 +28,6 @@ from pivot.models.policy import ResponseStatistics
 from pivot.models.rows import PromptWithResponses
 from pivot.sampling import SampleRequest
 from pivot.types import PreparedPrompt, Prompt, Response
-
-READERS = 16
-"""Images that the driver opens at once."""
 
 
 @dataclass(frozen=True)
@@ -47,10 +44,13 @@ class MeasuredPrompt:
 class Rollouts(Protocol):
     """The rollout replicas."""
 
+    takes_images: bool
+    """Whether the driver sends decoded images; otherwise replicas decode them."""
+
     def sample(
         self, prompts: Sequence[Prompt], request: SampleRequest
     ) -> Iterator[tuple[int, list[Response]]]:
-        """(index of the prompt, its responses); each prompt comes once."""
+        """(index of the prompt, its responses); each prompt comes once, and so do those that `refill` adds."""
         ...
 
     def wake(self, version: int) -> None:
@@ -72,9 +72,8 @@ class RanksEngine:
         self.encoder, self.ranks, self.rollouts = encoder, ranks, rollouts
         self.corruptor = Corruptor(encoder, corruption_of(config), config.train.seed)
         self.packing = packing_of(config, encoder.family)
+        self.images = ImageReader(encoder.resized)
         self._measured: dict[str, MeasuredPrompt] = {}
-        self._damage: dict[str, ImageError | None] = {}
-        """Of the prompts that `read_images` was told of, by id."""
         self._version = 0
         """Counts up with every change of the weights."""
         self._awake = False
@@ -88,21 +87,20 @@ class RanksEngine:
         return {"micro_batch_tokens": self.packing.micro_batch_tokens}
 
     def read_images(self, prompts: Sequence[Prompt]) -> None:
-        """Open the images of new prompts, several at a time: Pillow decodes outside of Python's lock."""
-        new = [prompt for prompt in prompts if prompt.id not in self._measured]
-        with ThreadPoolExecutor(READERS) as pool:
-            found = pool.map(_find_damage, new)
-            self._damage = {prompt.id: damage for prompt, damage in zip(new, found, strict=True)}
+        """Those that are sent to servers, and those that are seen for the first time."""
+        sent = self.rollouts.takes_images
+        self.images.announce([p for p in prompts if sent or p.id not in self._measured])
 
     def prepare(self, prompt: Prompt) -> MeasuredPrompt:
-        """The ranks read images themselves; each is opened once here, to find those that cannot be decoded."""
+        """Each image is decoded when it is first seen, to find those that cannot be."""
         known = self._measured.get(prompt.id)
-        if known is None:
-            damage = self._damage[prompt.id] if prompt.id in self._damage else _find_damage(prompt)
-            if damage is not None:
+        if known is None or known.prompt != prompt:  # NoisyRollout: other noise in each step
+            try:
+                self.images.check(prompt)
+            except ImageError as cause:
                 raise UnreadablePrompt(
-                    f"prompt {prompt.id!r} has an image that cannot be used: {damage}"
-                ) from damage
+                    f"prompt {prompt.id!r} has an image that cannot be used: {cause}"
+                ) from cause
             known = self._measured[prompt.id] = MeasuredPrompt(prompt, self.encoder.count_tokens(prompt))
         return known
 
@@ -114,7 +112,7 @@ class RanksEngine:
     ) -> list[list[Response]]:
         """Nothing is scored meanwhile: ranks and replicas share their devices."""
         found = dict(self.draw([prompt.prompt for prompt in prompts], request))
-        return [found[i] for i in range(len(prompts))]
+        return [found[i] for i in range(len(found))]
 
     def evaluation_sampler(self) -> ReplicaSampler:
         return ReplicaSampler(self)
@@ -182,16 +180,6 @@ class ReplicaSampler:
         return self.engine.draw(prompts, request)
 
     def close(self) -> None: ...
-
-
-def _find_damage(prompt: Prompt) -> ImageError | None:
-    """Why an image of the prompt cannot be used; None if all can."""
-    try:
-        for source in prompt.images:
-            open_rgb(source)
-    except ImageError as damage:
-        return damage
-    return None
 
 
 def _summed_terms(found: Sequence[RankUpdate]) -> dict[str, float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 from pivot.engines.base import ScoreRequest
 from pivot.engines.packing import MicroBatch, Packing, row_indices, select
 from pivot.models.corruption import Corruptor
+from pivot.models.family import EncodedPrompt
 from pivot.models.memory import within_memory
 from pivot.models.policy import Policy, ResponseStatistics
 from pivot.models.rows import PromptWithResponses
@@ -43,19 +44,37 @@ class Scorer:
     def _forward(self, request: ScoreRequest, batch: MicroBatch) -> ResponseStatistics:
         units, view = select(request.units, batch), request.view
         prompts = [unit.prompt for unit in units]
-        corrupted = None
+        corrupted = damaged_units = None
         if view != "clean":
             # Features that are already known need not be corrupted and processed again.
-            known = self.policy.knows_features
+            hidden, known = self.corruptor.corruption.hidden, self.policy.knows_features
             damaged = [
-                p if known(p, "corrupted") else self.corruptor.corrupt(p, request.step) for p in prompts
+                p if known(p, "corrupted") and not hidden else self.corruptor.corrupt(p, request.step)
+                for p in prompts
             ]
             corrupted = self.policy.features(damaged, "corrupted")
+            if hidden:
+                damaged_units = with_prompts(units, damaged)
         if view == "corrupted":
             assert corrupted is not None
-            return self.policy.score(units, corrupted, layout=batch.layout, with_entropy=False)
-        clean = self.policy.features(prompts)
-        return self.policy.score(units, clean, layout=batch.layout, corrupted_features=corrupted)
+            return self.policy.score(
+                damaged_units or units, corrupted, layout=batch.layout, with_entropy=False
+            )
+        return self.policy.score(
+            units,
+            self.policy.features(prompts),
+            layout=batch.layout,
+            corrupted_features=corrupted,
+            corrupted_units=damaged_units,
+            with_similarity=request.with_similarity,
+        )
+
+
+def with_prompts(
+    units: Sequence[PromptWithResponses], prompts: Sequence[EncodedPrompt]
+) -> list[PromptWithResponses]:
+    """The same responses to other encodings of their prompts."""
+    return [replace(unit, prompt=prompt) for unit, prompt in zip(units, prompts, strict=True)]
 
 
 class RowStatistics:

@@ -48,4 +48,4 @@ def corruption_of(config: Config) -> Corruption:
     chosen, own = config.corruption, config.method.corruption
     raw = own.corrupt_raw_image if chosen.raw is None else chosen.raw
     probability = own.corrupt_probability if chosen.probability is None else chosen.probability
-    return Corruption(chosen.kind, probability, chosen.sigma, raw)
+    return Corruption(chosen.kind, probability, chosen.sigma, raw, config.method.hides_image)

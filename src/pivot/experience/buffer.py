@@ -12,7 +12,7 @@ import numpy as np
 
 from pivot.experience.packing import NOTHING, PackedResponses, flatten, surviving_responses, unflatten
 from pivot.experience.records import BufferRow, BufferStats, Draw, StoredResponse
-from pivot.experience.replay import draw_without_replacement
+from pivot.experience.replay import bucket_weights, draw_without_replacement
 from pivot.experience.storage import load_state, save_state
 
 ROW = np.dtype(
@@ -41,11 +41,17 @@ class ExperienceBuffer:
     Args:
         responses_per_prompt: maximum number of responses per prompt; the oldest are dropped first. Our default is G.
         max_prompts: maximum number of rows; those of lowest weight are dropped first. None: no limit.
+        bucket_sigma: draw rows by ExGRPO's `bucket_weights`. None: by p(1-p) (Eq. 6).
         seed: of the buffer's own random generator, which is part of its state.
     """
 
     def __init__(
-        self, *, responses_per_prompt: int = 8, max_prompts: int | None = None, seed: int = 0
+        self,
+        *,
+        responses_per_prompt: int = 8,
+        max_prompts: int | None = None,
+        bucket_sigma: float | None = None,
+        seed: int = 0,
     ) -> None:
         if responses_per_prompt < 1:
             raise ValueError(f"responses_per_prompt must be at least 1, got {responses_per_prompt}")
@@ -53,6 +59,7 @@ class ExperienceBuffer:
             raise ValueError(f"max_prompts must be at least 1 or None, got {max_prompts}")
         self.responses_per_prompt = responses_per_prompt
         self.max_prompts = max_prompts
+        self.bucket_sigma = bucket_sigma
         self._generator = np.random.Generator(np.random.PCG64(seed))
         self._ids: list[str] = []
         self._index: dict[str, int] = {}
@@ -115,7 +122,7 @@ class ExperienceBuffer:
             self._remove(lightest_row(self._rows["weight"], self._rows["touched"]))
 
     def draw(self, num_draws: int, *, exclude: Collection[str] = (), step: int | None = None) -> list[Draw]:
-        """Rows to replay: without replacement, with probability proportional to p(1-p) (Eq. 6).
+        """Rows to replay: without replacement, with probability proportional to p(1-p) (Eq. 6) or by bucket.
 
         Args:
             num_draws: if fewer rows are eligible, all of them are drawn.
@@ -126,6 +133,9 @@ class ExperienceBuffer:
         excluded = [self._index[prompt_id] for prompt_id in exclude if prompt_id in self._index]
         if excluded:
             weights_N[excluded] = 0.0
+        if self.bucket_sigma is not None:
+            k, group = self._rows["num_correct"], self._rows["num_sampled"]
+            weights_N = bucket_weights(k, group, weights_N > 0, self.bucket_sigma)
         drawn = draw_without_replacement(weights_N, num_draws, self._generator)
         if drawn.size == 0:
             return []

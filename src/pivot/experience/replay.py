@@ -34,6 +34,22 @@ def draw_without_replacement(
     return eligible[first[np.argsort(arrival[first])]]
 
 
+def bucket_weights(
+    num_correct_N: np.ndarray, num_sampled_N: np.ndarray, eligible_N: np.ndarray, sigma: float
+) -> np.ndarray:
+    """ExGRPO's draw: a success rate k/G by its normal density around 1/2, then a row of that rate uniformly.
+
+    w_i = exp(-(p_i - 1/2)^2 / (2 sigma^2)) / |{j eligible: p_j = p_i}|, [N]; 0 for rows that are not eligible.
+    """
+    rate_N = num_correct_N / np.maximum(num_sampled_N, 1)
+    weights_N = np.zeros(len(rate_N))
+    _, bucket, size = np.unique(rate_N[eligible_N], return_inverse=True, return_counts=True)
+    # Relative to the likeliest bucket there is: densities far from 1/2 would all be 0.
+    exponent = -(((rate_N[eligible_N] - 0.5) / sigma) ** 2) / 2
+    weights_N[eligible_N] = np.exp(exponent - exponent.max(initial=-np.inf)) / size[bucket]
+    return weights_N
+
+
 class ReplayGate:
     """Opens once the policy solves enough prompts, or after the warm-up; then it stays open.
 

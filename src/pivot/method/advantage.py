@@ -39,6 +39,48 @@ def group_advantage(rewards_PG: Tensor, *, epsilon: float = 1e-6, normalise_std:
 
 
 @torch.no_grad()
+def normalised_advantage(
+    rewards_PG: Tensor,
+    *,
+    baseline: str = "group",
+    std_over: str | None = "group",
+    epsilon: float = 1e-6,
+) -> Tensor:
+    """A_i = (R_i - b_i) / (std + epsilon), the rules of RLOO, REINFORCE++ and its variant with a group baseline.
+
+    b_i is the mean of the group, of the group's other responses (RLOO), or of the whole batch (REINFORCE++); std is
+    that of R within the group, that of R - b over the whole batch, or left out. Both are unbiased (n - 1), and a group
+    or batch of equal values gets exactly 0. No gradient.
+
+    Args:
+        rewards_PG: [P, G], all groups of a step.
+        baseline: `group`, `leave_one_out` or `batch`.
+        std_over: `group`, `batch` or None.
+        epsilon: added to the standard deviation.
+
+    Returns:
+        [P, G].
+    """
+    check_floating("rewards_PG", rewards_PG, ("P", "G"))
+    rewards_PG = at_least_float32(rewards_PG)
+    size = rewards_PG.shape[1]
+    if rewards_PG.numel() == 0:
+        return torch.zeros_like(rewards_PG)
+    over = None if baseline == "batch" else 1
+    centred_PG = rewards_PG - rewards_PG.mean(dim=over, keepdim=True)
+    is_equal = rewards_PG.amax(dim=over, keepdim=True) == rewards_PG.amin(dim=over, keepdim=True)
+    centred_PG = centred_PG.masked_fill(is_equal, 0.0)
+    if baseline == "leave_one_out":
+        centred_PG = centred_PG * (size / max(size - 1, 1))
+    if std_over is None:
+        return centred_PG
+    values_PG, over = (rewards_PG, 1) if std_over == "group" else (centred_PG, None)
+    if values_PG.numel() == 1 or (over == 1 and size == 1):
+        return torch.zeros_like(centred_PG)
+    return centred_PG / (values_PG.std(dim=over, keepdim=True) + epsilon)
+
+
+@torch.no_grad()
 def add_visual_advantage(advantage_B: Tensor, utility_BT: Tensor, mask_BT: Tensor, *, beta: float) -> Tensor:
     """A'_t = A + beta * |A| * U_t (Eq. 14), [B, T]; 0 where masked. No gradient."""
     check_floating("utility_BT", utility_BT, ("B", "T"))
@@ -101,7 +143,14 @@ class GroupAdvantage(Part):
     """Weight of the group-decoupled format advantage (App. C.2)."""
     format_position: Literal["after", "before"] = "after"
     """Add the format advantage after or before modulation and sign protection. Not in the paper."""
+    baseline: Literal["group", "leave_one_out", "batch"] = "group"
+    """Mean that is subtracted: the group's (Eq. 2), that of its other responses (RLOO), the batch's (REINFORCE++)."""
+    std_over: Literal["group", "batch"] = "group"
+    """Standard deviation that is divided by: the group's (Eq. 2) or the batch's (REINFORCE++)."""
 
     def __call__(self, rewards_PG: Tensor) -> Tensor:
         """[P, G] advantages of accuracy rewards or of format rewards."""
-        return group_advantage(rewards_PG, normalise_std=self.normalise_std)
+        if self.baseline == "group" and self.std_over == "group":
+            return group_advantage(rewards_PG, normalise_std=self.normalise_std)
+        std_over = self.std_over if self.normalise_std else None
+        return normalised_advantage(rewards_PG, baseline=self.baseline, std_over=std_over)

@@ -16,6 +16,8 @@ from pivot.method.shapes import check_floating
 def allocate_advantage(method: Method, batch: Batch) -> tuple[Batch, Diagnostics]:
     """A_total = visual(A) + format_coef * A_format: the method's advantage, its visual part, then format.
 
+    Rows of stored groups are weighted as `StoredGroups` says.
+
     Takes all rows of a step, since H-bar and an adaptive beta are statistics of the whole batch. No gradient.
 
     Returns:
@@ -35,6 +37,9 @@ def allocate_advantage(method: Method, batch: Batch) -> tuple[Batch, Diagnostics
         advantage_BT, policy_mask_BT, found = method.visual(batch, base_B)
     if not format_first:
         advantage_BT = advantage_BT + format_B[:, None]
+    if method.stored is not None and batch.stored_B is not None:
+        weight_B = method.stored.sample_weights(batch.by_prompt(accuracy_B)).flatten()
+        advantage_BT = advantage_BT * torch.where(batch.stored_B, weight_B, 1.0)[:, None]
     allocated = replace(
         batch,
         advantage_BT=on_valid(advantage_BT, valid_BT),

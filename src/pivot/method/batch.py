@@ -39,6 +39,10 @@ class Batch:
 
     corrupted_logprobs_BT: Tensor | None = None
     """log q at the weights of the step's start, under the corrupted image."""
+    similarity_BT: Tensor | None = None
+    """VS: the mean cosine of a token's hidden states and those of its prompt's image tokens, over all layers."""
+    progress: float = 1.0
+    """Share of training that has passed: 0 in the first step, 1 in the last; for schedules of a method."""
     reference_logprobs_BT: Tensor | None = None
     """Under the frozen model that training started from."""
 
@@ -71,6 +75,11 @@ class Batch:
     """Under the weights being trained, from the forward pass of this micro-batch."""
     new_entropy_BT: Tensor | None = None
     """Full-vocabulary entropy of the same pass, for the `exact` entropy penalty."""
+
+    stored_B: Tensor | None = None
+    """bool: rows of stored groups (SSR), whose old log-probs are those of the step that sampled them."""
+    max_tokens: int | None = None
+    """The length limit of responses, the constant that `aggregation=constant` divides by."""
 
     @property
     def correct_B(self) -> Tensor:

@@ -8,9 +8,13 @@ from typing import Any, ClassVar, Literal
 
 from pivot.method.advantage import GroupAdvantage
 from pivot.method.calibration import Calibration
+from pivot.method.noise import NoisyRollouts
 from pivot.method.part import Bounds, LossTerm, Part
-from pivot.method.policy_loss import PolicyLoss
-from pivot.method.replay import Anchors, Replay
+from pivot.method.pepo import PerceptionExploration
+from pivot.method.pgpo import PerceptionGrounding
+from pivot.method.policy_loss import PolicyLoss, Surrogate
+from pivot.method.replay import Anchors, Replay, StoredGroups
+from pivot.method.surrogates import CappedWeight, SoftGate
 from pivot.method.terms import (
     DoubleEntropy,
     EntropyPenalty,
@@ -49,12 +53,12 @@ class Method:
     """What `--method` calls it."""
     summary: str
     """One line for `pivot methods`."""
-    policy_loss: PolicyLoss = PolicyLoss()  # noqa: RUF009 - frozen
+    policy_loss: Surrogate = PolicyLoss()  # noqa: RUF009 - frozen
     """L_RLVR (Eq. 3)."""
     advantage: GroupAdvantage = GroupAdvantage()  # noqa: RUF009 - frozen
     """From rewards to advantages (Eq. 2)."""
     visual: VisualPart | None = None
-    """What the image changes about advantages: VAA (Eq. 10-15) or VPPO."""
+    """What the image changes about advantages: VAA (Eq. 10-15), VPPO, PEPO or PGPO."""
     replay: Replay | None = None
     """Prompts from the experience buffer (Eq. 6)."""
     anchors: Anchors | None = None
@@ -65,6 +69,10 @@ class Method:
     """Drop groups that are all right or all wrong and sample others (DAPO)."""
     corruption: ImageCorruption = ImageCorruption()
     """The corrupted image."""
+    noise: NoisyRollouts | None = None
+    """Part of each group sampled under a noisy image (NoisyRollout)."""
+    stored: StoredGroups | None = None
+    """Stored groups in the place of those with equal rewards (SSR, TRL)."""
     source: str | None = None
     """`package.module:name` of a method from outside, by which a run's config.json finds it again."""
 
@@ -81,8 +89,7 @@ class Method:
 
     def parts(self) -> Iterator[Part]:
         """All parts, in the order of the paper."""
-        one_each = (self.policy_loss, self.advantage, self.visual, self.replay, self.anchors, self.corruption)
-        yield from (part for part in one_each if part is not None)
+        yield from (part for slot in SLOTS if (part := getattr(self, slot)) is not None)
         yield from self.terms
 
     def needs(self, name: str) -> bool:
@@ -93,6 +100,16 @@ class Method:
     def needs_corrupted(self) -> bool:
         """Whether the responses are also scored under the corrupted image."""
         return self.needs("corrupted_logprobs_BT")
+
+    @property
+    def hides_image(self) -> bool:
+        """Whether the corrupted pass hides the image from attention."""
+        return self.visual is not None and self.visual.hides_image
+
+    @property
+    def needs_similarity(self) -> bool:
+        """Whether hidden states of responses are compared with those of the image."""
+        return self.needs("similarity_BT")
 
     @property
     def needs_reference(self) -> bool:
@@ -138,6 +155,12 @@ class Method:
         """Every known setting, flat; those of parts that the method lacks at the values that mean off."""
         values = off_settings() | {"dynamic_sampling": self.dynamic_sampling}
         values |= {"replay": self.replay is not None, "anchor_use": self._anchor_use}
+        values["policy_loss"] = next(
+            name for name, kind in SURROGATES.items() if isinstance(self.policy_loss, kind)
+        )
+        values["token_weights"] = next(
+            (n for n, kind in TOKEN_WEIGHTS.items() if type(self.visual) is kind), "none"
+        )
         for part in self.parts():
             values |= {field.name: getattr(part, field.name) for field in fields(part)}
         return values
@@ -182,13 +205,25 @@ class Switches(Part):
 
     dynamic_sampling: bool = True
     """Drop groups that are all right or all wrong and sample others (DAPO)."""
+    policy_loss: Literal["clip", "cispo", "sapo"] = "clip"
+    """Eq. 3's clipped ratio, CISPO's capped importance weight, or SAPO's soft gate."""
     utility: Literal["none", "local", "future"] = "none"
     """Visual utility: none, U = c (the ablation VAA_local), or Eq. 13."""
+    token_weights: Literal["none", "pepo", "pgpo"] = "none"
+    """Weigh the advantage of each token as PEPO or PGPO does."""
     replay: bool = False
     """Draw part of each batch from the experience buffer (Eq. 6)."""
     anchor_use: Literal["none", "calibrate", "off_policy", "sft"] = "none"
     """What an anchor is for: Eq. 9, a slot of its group (Off-PG), or a supervised target (Off-SFT)."""
+    flat_groups: Literal["none", "by_advantage", "by_score"] = "none"
+    """Put stored groups in the place of those with equal rewards: drawn by |A| (VL-Rethinker) or by score (TRL)."""
 
+
+SLOTS = ("policy_loss", "advantage", "visual", "noise", "replay", "anchors", "stored", "corruption")
+"""Fields of a method that hold one part or none, in the order of a step."""
+
+SURROGATES: Mapping[str, type[Surrogate]] = {"clip": PolicyLoss, "cispo": CappedWeight, "sapo": SoftGate}
+"""`policy_loss` -> its part."""
 
 WEIGHTED_TERMS: Mapping[type[LossTerm], tuple[str, ...]] = {
     ReferenceKL: ("reference_kl_coef",),
@@ -200,6 +235,9 @@ WEIGHTED_TERMS: Mapping[type[LossTerm], tuple[str, ...]] = {
 
 TOKEN_SELECTION_OFF: Mapping[str, Any] = {"token_keep_share": 1.0, "shaping_floor": None}
 """Values at which VPPO's part does nothing."""
+
+TOKEN_WEIGHTS: Mapping[str, type[VisualPart]] = {"pepo": PerceptionExploration, "pgpo": PerceptionGrounding}
+"""`token_weights` -> its visual part."""
 
 ANCHOR_USES: Mapping[str, type[LossTerm]] = {
     "calibrate": Calibration,
@@ -215,29 +253,37 @@ TERM_ORDER = (*WEIGHTED_TERMS, *ANCHOR_USES.values())
 """In which the terms are added up; a sum of floats depends on it."""
 
 KNOWN_PARTS: tuple[type[Part], ...] = (
-    PolicyLoss,
+    *SURROGATES.values(),
     GroupAdvantage,
     VariantAllocation,
     TokenSelection,
+    NoisyRollouts,
+    PerceptionExploration,
+    PerceptionGrounding,
     Replay,
     Anchors,
+    StoredGroups,
     ImageCorruption,
     *TERM_ORDER,
 )
 """Every part of this repository; `VariantAllocation` has the fields of `VisualAllocation` too."""
 
 SWITCH_OF: Mapping[type[Part], str] = {
+    **dict.fromkeys(SURROGATES.values(), "policy_loss"),
     VariantAllocation: "utility",
     TokenSelection: "token_keep_share",
+    NoisyRollouts: "noise_share",
+    **dict.fromkeys(TOKEN_WEIGHTS.values(), "token_weights"),
     Replay: "replay",
     Anchors: "anchor_use",
+    StoredGroups: "flat_groups",
     **{kind: names[0] for kind, names in WEIGHTED_TERMS.items()},
     **dict.fromkeys(ANCHOR_USES.values(), "anchor_use"),
 }
 """Part -> the setting that adds it to a method."""
 
 WEIGHTS = tuple(name for names in WEIGHTED_TERMS.values() for name in names)
-SWITCHES = {f.name for f in fields(Switches)} | {*TOKEN_SELECTION_OFF, *WEIGHTS}
+SWITCHES = {f.name for f in fields(Switches)} | {*TOKEN_SELECTION_OFF, *WEIGHTS, "noise_share"}
 """The settings that every method has, since they add parts."""
 VARIANT_FIELDS = {f.name for f in fields(VariantAllocation)} - {f.name for f in fields(VisualAllocation)}
 
@@ -245,7 +291,7 @@ VARIANT_FIELDS = {f.name for f in fields(VariantAllocation)} - {f.name for f in 
 def off_settings() -> dict[str, Any]:
     """Every known setting where no optional part is on."""
     defaults = {f.name: _default(f) for part in (*KNOWN_PARTS, Switches) for f in fields(part)}
-    return {**defaults, **TOKEN_SELECTION_OFF, **dict.fromkeys(WEIGHTS, 0.0)}
+    return {**defaults, **TOKEN_SELECTION_OFF, **dict.fromkeys(WEIGHTS, 0.0), "noise_share": 0.0}
 
 
 def _default(field: Field[Any]) -> Any:
@@ -256,6 +302,13 @@ def _default(field: Field[Any]) -> Any:
 def _switched(method: Method, changes: Mapping[str, Any]) -> Method:
     """The parts that the switches among the changes ask for, with their defaults."""
     changed: dict[str, Any] = {"visual": _visual(method.visual, changes)}
+    if "policy_loss" in changes:
+        changed["policy_loss"] = _surrogate(method.policy_loss, changes["policy_loss"])
+    if "noise_share" in changes:
+        changed["noise"] = (method.noise or NoisyRollouts()) if changes["noise_share"] else None
+    if "flat_groups" in changes:
+        is_off = changes["flat_groups"] == "none"
+        changed["stored"] = None if is_off else method.stored or StoredGroups()
     if "replay" in changes:
         changed["replay"] = (method.replay or Replay()) if changes["replay"] else None
     if "dynamic_sampling" in changes:
@@ -272,15 +325,33 @@ def _switched(method: Method, changes: Mapping[str, Any]) -> Method:
     return replace(method, **changed, terms=tuple(sorted(terms, key=_place)))
 
 
+def _surrogate(loss: Surrogate, name: str) -> Surrogate:
+    """The loss of that name; the ratio and the mean stay."""
+    if name not in SURROGATES:
+        raise ValueError(f"policy_loss must be one of {', '.join(SURROGATES)}, got {name!r}")
+    kind = SURROGATES[name]
+    return (
+        loss if isinstance(loss, kind) else kind(**{f.name: getattr(loss, f.name) for f in fields(Surrogate)})
+    )
+
+
 def _visual(visual: VisualPart | None, changes: Mapping[str, Any]) -> VisualPart | None:
-    utility = changes.get("utility")
+    utility, weights = changes.get("utility"), changes.get("token_weights")
     if utility == "none" and isinstance(visual, VisualAllocation):
+        visual = None
+    if weights is not None and type(visual) in TOKEN_WEIGHTS.values() and not _weighs(visual, weights):
         visual = None
     given = {name: changes[name] for name in TOKEN_SELECTION_OFF if name in changes}
     if given and (visual is None or isinstance(visual, TokenSelection)):
         selection = replace(visual or TokenSelection(**TOKEN_SELECTION_OFF), **given)
         is_off = all(getattr(selection, name) == off for name, off in TOKEN_SELECTION_OFF.items())
         visual = None if is_off else selection
+    if weights in TOKEN_WEIGHTS and not _weighs(visual, weights):
+        if visual is not None:
+            raise ValueError(
+                f"token_weights cannot be {weights!r}: the method has another visual part already"
+            )
+        visual = TOKEN_WEIGHTS[weights]()
     if utility in (None, "none") or isinstance(visual, VisualAllocation):
         pass
     elif visual is not None:
@@ -294,6 +365,10 @@ def _visual(visual: VisualPart | None, changes: Mapping[str, Any]) -> VisualPart
     ):
         visual = VariantAllocation(**vars(visual))
     return visual
+
+
+def _weighs(visual: VisualPart | None, chosen: str) -> bool:
+    return type(visual) is TOKEN_WEIGHTS.get(chosen)
 
 
 def _weighted_terms(terms: tuple[LossTerm, ...], changes: Mapping[str, Any]) -> tuple[LossTerm, ...]:
@@ -332,8 +407,7 @@ def _changed(method: Method, changes: Mapping[str, Any]) -> Method:
         own = {f.name: changes[f.name] for f in fields(part) if f.name in changes}
         return replace(part, **own) if own else part
 
-    slots = ("policy_loss", "advantage", "visual", "replay", "anchors", "corruption")
-    parts = {slot: getattr(method, slot) for slot in slots}
+    parts = {slot: getattr(method, slot) for slot in SLOTS}
     return replace(
         method,
         **{slot: None if part is None else updated(part) for slot, part in parts.items()},

@@ -10,6 +10,9 @@ from pivot.method.shapes import check_floating, check_mask
 LOGPROB_FLOOR = -1e4
 """Log-probabilities below it, -inf included, count as this: probability 0 then gives finite losses."""
 
+SMALL = 1e-8
+"""Added to denominators that can be 0."""
+
 LOG_RATIO_LIMIT = 20.0
 """Log-ratios are clamped to +-20 before `exp`, as EasyR1, VPPO and PAPO do."""
 
@@ -38,6 +41,15 @@ def rank_valid(valid_BT: Tensor) -> tuple[Tensor, Tensor]:
     """rank_E(t) of Eq. 25, [B, T], arbitrary where masked, and the number n of valid tokens, [B, 1]."""
     rank_BT = valid_BT.cumsum(dim=1) - 1
     return rank_BT.clamp(min=0), valid_BT.sum(dim=1, keepdim=True)
+
+
+def min_max(values_BT: Tensor, valid_BT: Tensor) -> Tensor:
+    """(x - min) / (max - min) over the valid tokens of each response, [B, T] in [0, 1]; 0 where masked or all alike."""
+    if values_BT.shape[1] == 0:
+        return values_BT
+    low_B1 = values_BT.masked_fill(~valid_BT, torch.inf).amin(dim=1, keepdim=True)
+    high_B1 = values_BT.masked_fill(~valid_BT, -torch.inf).amax(dim=1, keepdim=True)
+    return ((values_BT - low_B1) / (high_B1 - low_B1 + SMALL)).masked_fill(~valid_BT, 0.0)
 
 
 def token_mean(values_BT: Tensor, mask_BT: Tensor, *, num_tokens: float | Tensor | None = None) -> Tensor:

@@ -12,12 +12,16 @@ from pivot.method.part import LossTerm, Totals
 def count_totals(method: Method, batch: Batch) -> Totals:
     """The normalisers of these rows; sum them over the micro-batches of a minibatch."""
     responses = batch.responses()
-    valid_BT = responses.mask_BT.bool()
+    valid_BT, loss = responses.mask_BT.bool(), method.policy_loss
+    constant = batch.max_tokens if loss.constant_tokens is None else loss.constant_tokens
+    if loss.aggregation == "constant" and constant is None:
+        raise ValueError("constant_tokens must be given where the batch has no max_tokens, got None")
     return Totals(
         num_tokens=int(valid_BT.sum()),
         num_sequences=int(valid_BT.any(dim=1).sum()),
         counts={term.name: term.count(_rows(term, batch, responses)) for term in method.terms},
-        aggregation=method.policy_loss.aggregation,
+        aggregation=loss.aggregation,
+        constant_tokens=constant or 1,
     )
 
 

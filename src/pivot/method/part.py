@@ -57,8 +57,10 @@ class Totals:
     """Responses with a valid token."""
     counts: Mapping[str, float]
     """Name of a loss term -> its own normaliser."""
-    aggregation: Literal["token", "sequence"] = "token"
+    aggregation: Literal["token", "sequence", "constant"] = "token"
     """How the method's policy loss takes the mean."""
+    constant_tokens: float = 1.0
+    """Tokens per response that the mean `constant` divides by."""
 
     def __add__(self, other: Totals) -> Totals:
         return Totals(
@@ -66,12 +68,16 @@ class Totals:
             self.num_sequences + other.num_sequences,
             {name: count + other.counts[name] for name, count in self.counts.items()},
             self.aggregation,
+            self.constant_tokens,
         )
 
     def mean(self, values_BT: Tensor, mask_BT: Tensor) -> Tensor:
         """The mean of the method's policy loss over all valid tokens; tokens left out of the loss hold 0."""
         if self.aggregation == "sequence":
             return sequence_mean(values_BT, mask_BT, num_sequences=self.num_sequences)
+        if self.aggregation == "constant":
+            normaliser = max(self.num_sequences, 1) * self.constant_tokens
+            return token_mean(values_BT, mask_BT, num_tokens=normaliser)
         return token_mean(values_BT, mask_BT, num_tokens=self.num_tokens)
 
 

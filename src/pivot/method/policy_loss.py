@@ -1,4 +1,4 @@
-"""The clipped policy loss of DAPO and GRPO (Eq. 3)."""
+"""The clipped policy loss of DAPO and GRPO (Eq. 3), and what it shares with the other surrogates."""
 
 from __future__ import annotations
 
@@ -111,50 +111,58 @@ def policy_loss(
     return token_mean(terms.loss_BT, mask_BT, num_tokens=num_tokens)
 
 
-@dataclass(frozen=True)
-class PolicyLoss(Part):
-    """The policy loss L_RLVR.
+def sequence_ratio_logprobs(logprobs_BT: Tensor, old_logprobs_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    """Log-probs whose ratio to the old ones is GSPO's: one value per response, the gradient of each token.
 
-    Subclasses with a loss of their own override `terms`.
+    s_i = exp(mean_t (log pi - log pi_old)), the length-normalised ratio of response i. Token t gets
+    log pi_old + log sg[s_i] + log pi - sg[log pi]: its ratio is s_i and the ratio's gradient s_i grad log pi. With
+    equal advantages in a response and the mean over sequences this is GSPO; with different ones it is GSPO-token.
+
+    Returns:
+        [B, T], 0 where masked.
+    """
+    check_floating("logprobs_BT", logprobs_BT, ("B", "T"))
+    check_floating("old_logprobs_BT", old_logprobs_BT, logprobs_BT.shape)
+    check_mask("mask_BT", mask_BT, logprobs_BT.shape)
+    valid_BT = mask_BT.bool()
+    new_BT = valid_logprobs(logprobs_BT, valid_BT)
+    old_BT = valid_logprobs(old_logprobs_BT.detach(), valid_BT)
+    length_B1 = valid_BT.sum(dim=1, keepdim=True).clamp(min=1)
+    log_ratio_B1 = (new_BT.detach() - old_BT).sum(dim=1, keepdim=True) / length_B1
+    return on_valid(old_BT + log_ratio_B1 + (new_BT - new_BT.detach()), valid_BT)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Surrogate(Part):
+    """A policy loss L_RLVR: the loss of each token, and how its mean is taken.
+
+    Subclasses override `terms`.
     """
 
-    bounds: ClassVar[Bounds] = {"clip_low": (0, 1), "clip_high": (0, ANY)}
+    bounds: ClassVar[Bounds] = {"constant_tokens": (1, ANY)}
 
-    clip_low: float = 0.2
-    """epsilon_l of Eq. 3: the ratio is clipped at 1 - clip_low; the value is DAPO's, not in the paper."""
-    clip_high: float = 0.28
-    """epsilon_h of Eq. 3: the ratio is clipped at 1 + clip_high; the value is DAPO's, not in the paper."""
-    dual_clip: float | None = 3.0
-    """Bound on a negative sample's loss, in units of -A; null for none. Not in the paper."""
-    aggregation: Literal["token", "sequence"] = "token"
-    """Mean over all tokens (Eq. 3), or over each response and then over responses (GRPO)."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _check_dual_clip(self.dual_clip)
+    ratio: Literal["token", "sequence"] = "token"
+    """Importance ratio of each token (Eq. 3), or of the whole response, length-normalised (GSPO)."""
+    aggregation: Literal["token", "sequence", "constant"] = "token"
+    """Mean over all tokens (Eq. 3); over each response, then over responses (GRPO); or sum / constant (Dr.GRPO)."""
+    constant_tokens: int | None = None
+    """Tokens per response that `aggregation=constant` divides by; null: `rollout.max_tokens`."""
 
     def terms(
         self, logprobs_BT: Tensor, old_logprobs_BT: Tensor, advantage_BT: Tensor, mask_BT: Tensor
     ) -> PolicyTerms:
         """The loss of each token; arguments as in `policy_terms`."""
-        return policy_terms(
-            logprobs_BT,
-            old_logprobs_BT,
-            advantage_BT,
-            mask_BT,
-            clip_low=self.clip_low,
-            clip_high=self.clip_high,
-            dual_clip=self.dual_clip,
-        )
+        raise NotImplementedError
 
     def __call__(self, batch: Batch, totals: Totals) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss of a micro-batch, and detached sums and counts for the metrics."""
         logprobs_BT, policy_mask_BT = batch.given("new_logprobs_BT"), batch.given("policy_mask_BT").bool()
         check_mask("mask_BT", batch.mask_BT, logprobs_BT.shape)
         check_mask("policy_mask_BT", policy_mask_BT, logprobs_BT.shape)
-        terms = self.terms(
-            logprobs_BT, batch.old_logprobs_BT, batch.given("advantage_BT"), batch.on_policy_mask_BT
-        )
+        mask_BT, old_BT = batch.on_policy_mask_BT, batch.old_logprobs_BT
+        if self.ratio == "sequence":
+            logprobs_BT = sequence_ratio_logprobs(logprobs_BT, old_BT, mask_BT)
+        terms = self.terms(logprobs_BT, old_BT, batch.given("advantage_BT"), mask_BT)
         weight_BT = batch.importance_weight_BT
         loss_BT = terms.loss_BT if weight_BT is None else weight_BT.detach() * terms.loss_BT
         loss = totals.mean(on_valid(loss_BT, policy_mask_BT), batch.mask_BT)
@@ -175,3 +183,37 @@ class PolicyLoss(Part):
                 for name, clip_BT in clips.items()
             },
         }
+
+
+@dataclass(frozen=True)
+class PolicyLoss(Surrogate):
+    """The clipped policy loss (Eq. 3). GSPO is `ratio=sequence` with narrow clips.
+
+    Subclasses with a loss of their own override `terms`.
+    """
+
+    bounds: ClassVar[Bounds] = {**Surrogate.bounds, "clip_low": (0, 1), "clip_high": (0, ANY)}
+
+    clip_low: float = 0.2
+    """epsilon_l of Eq. 3: the ratio is clipped at 1 - clip_low; the value is DAPO's, not in the paper."""
+    clip_high: float = 0.28
+    """epsilon_h of Eq. 3: the ratio is clipped at 1 + clip_high; the value is DAPO's, not in the paper."""
+    dual_clip: float | None = 3.0
+    """Bound on a negative sample's loss, in units of -A; null for none. Not in the paper."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_dual_clip(self.dual_clip)
+
+    def terms(
+        self, logprobs_BT: Tensor, old_logprobs_BT: Tensor, advantage_BT: Tensor, mask_BT: Tensor
+    ) -> PolicyTerms:
+        return policy_terms(
+            logprobs_BT,
+            old_logprobs_BT,
+            advantage_BT,
+            mask_BT,
+            clip_low=self.clip_low,
+            clip_high=self.clip_high,
+            dual_clip=self.dual_clip,
+        )

@@ -98,14 +98,16 @@ class Perception(LossTerm):
         return ("corrupted_logprobs_BT",)
 
     def __call__(self, batch: Batch, totals: Totals) -> Tensor:
-        mask_BT = batch.on_policy_mask_BT
-        divergence_BT = k3_divergence(
+        return token_mean(self.divergence(batch), batch.on_policy_mask_BT, num_tokens=totals.num_tokens)
+
+    def divergence(self, batch: Batch) -> Tensor:
+        """The k3 of each token, [B, T]."""
+        return k3_divergence(
             batch.given("new_logprobs_BT"),
             batch.given("corrupted_logprobs_BT"),
-            mask_BT,
+            batch.on_policy_mask_BT,
             maximum=self.perception_clip,
         )
-        return token_mean(divergence_BT, mask_BT, num_tokens=totals.num_tokens)
 
 
 @dataclass(frozen=True)

@@ -149,12 +149,29 @@ def variants_of(pivot: Method) -> tuple[Method, ...]:
     adaptive = VariantAllocation(beta=1.0, adapt_beta=True)
     absolute = VariantAllocation(beta=1.0, support_form="absolute")
     weighted = replace(absolute, modulation="weigh")
-    return tuple(
-        replace(pivot, name=f"pivot-{name}", summary=f"PIVOT, ours: {summary}", visual=visual)
-        for name, visual, summary in (
-            ("bounded", bounded, "U within [-1, 1], and it never softens a wrong response's penalty"),
-            ("adaptive", adaptive, "beta follows how well c separates right from wrong responses"),
-            ("absolute", absolute, "c = p - q, so that unlikely tokens weigh little"),
-            ("weighted", weighted, "c = p - q and A + beta A |U|: only the reward decides the direction"),
-        )
+    return (
+        replace(
+            pivot,
+            name="pivot-bounded",
+            summary="PIVOT, ours: U within [-1, 1], and it never softens a wrong response's penalty",
+            visual=bounded,
+        ),
+        replace(
+            pivot,
+            name="pivot-adaptive",
+            summary="PIVOT, ours: beta follows how well c separates right from wrong responses",
+            visual=adaptive,
+        ),
+        replace(
+            pivot,
+            name="pivot-absolute",
+            summary="PIVOT, ours: c = p - q, so that unlikely tokens weigh little",
+            visual=absolute,
+        ),
+        replace(
+            pivot,
+            name="pivot-weighted",
+            summary="PIVOT, ours: c = p - q and A + beta A |U|: only the reward decides the direction",
+            visual=weighted,
+        ),
     )

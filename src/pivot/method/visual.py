@@ -167,6 +167,9 @@ def token_utility(
 class VisualPart(Part):
     """What an image changes about the advantages."""
 
+    hides_image: ClassVar[bool] = False
+    """Whether `corrupted` means that nothing attends to the image's tokens, instead of a corrupted image."""
+
     def needs(self) -> tuple[str, ...]:
         return ("corrupted_logprobs_BT",)
 

@@ -88,14 +88,15 @@ class TokenSelection(VisualPart):
     perception_clip: float = 10.0
     """Upper bound of the k3 of a token in PAPO and VPPO."""
 
-    def __call__(self, batch: Batch, advantage_B: Tensor) -> tuple[Tensor, Tensor, Diagnostics]:
-        valid_BT = batch.mask_BT.bool()
-        dependency_BT = k3_divergence(
-            batch.clean_logprobs_BT,
-            batch.given("corrupted_logprobs_BT"),
-            valid_BT,
-            maximum=self.perception_clip,
+    def dependency(self, batch: Batch) -> Tensor:
+        """The k3 of each token, [B, T]."""
+        corrupted_BT = batch.given("corrupted_logprobs_BT")
+        return k3_divergence(
+            batch.clean_logprobs_BT, corrupted_BT, batch.mask_BT, maximum=self.perception_clip
         )
+
+    def __call__(self, batch: Batch, advantage_B: Tensor) -> tuple[Tensor, Tensor, Diagnostics]:
+        valid_BT, dependency_BT = batch.mask_BT.bool(), self.dependency(batch)
         advantage_BT = advantage_B[:, None].expand(valid_BT.shape)
         if self.shaping_floor is not None:
             factor_B = shaping_factor(

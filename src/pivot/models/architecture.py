@@ -77,7 +77,7 @@ def _measure(config: PretrainedConfig, source: str, max_pixels: int | None) -> A
         text=family.text_stack(config),
         vision=family.vision_stack(config),
         vocabulary=config.get_text_config().vocab_size,
-        pixels_per_token=config.vision_config.patch_size**2 * patches_per_token,
+        pixels_per_token=family.patch_side(config) ** 2 * patches_per_token,
         patches_per_token=patches_per_token,
         max_pixels=max_pixels,
     )

@@ -62,6 +62,8 @@ class Corruption:
     probability: float = 0.6
     sigma: float = 189.0
     raw: bool = False
+    hidden: bool = False
+    """Hide the images from attention, whatever `kind` says (PGPO)."""
 
     def __post_init__(self) -> None:
         find(self.kind)
@@ -123,6 +125,8 @@ class Corruptor:
 
     def corrupt(self, encoded: EncodedPrompt, step: int) -> EncodedPrompt:
         """The prompt with each of its images corrupted independently; the text does not change."""
+        if self.corruption.hidden:
+            return encoded.without_images(self.encoder.family.image_token_id)
         return encoded.with_images(
             tuple(self._corrupt(encoded, index, step) for index in range(len(encoded.images)))
         )
@@ -138,7 +142,7 @@ class Corruptor:
         canvas = raw_canvas(pixels_HWC, family.patch_size)
         where, values = (torch.as_tensor(part) for part in self._apply(canvas, generator))
         corrupted_HWC = torch.where(where, values, canvas.values).to(torch.uint8)
-        return family.encode_image(Image.fromarray(corrupted_HWC.numpy()))
+        return self.encoder.encode_image(Image.fromarray(corrupted_HWC.numpy()), encoded.prompt)
 
     def _apply(self, canvas: Canvas, generator: torch.Generator) -> tuple[Tensor | bool, Tensor | float]:
         found = find(self.corruption.kind)(canvas, self.corruption, generator)

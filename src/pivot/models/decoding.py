@@ -92,7 +92,9 @@ class RepeatedContinuation(_Cohorts):
 class _RepeatedCohort:
     def __init__(self, family: Family, model: Any, prompts: PrefilledPrompts, num_samples: int) -> None:
         self._family, self._model, self._cache = family, model, prompts.cache
-        self._cache.batch_repeat_interleave(num_samples)
+        num_prompts = len(prompts.next_position_P)
+        # `reorder_cache` moves the state of recurrent layers too, which `batch_repeat_interleave` leaves alone.
+        self._cache.reorder_cache(torch.arange(num_prompts).repeat_interleave(num_samples))
         self._seen_NL = prompts.seen_PL.repeat_interleave(num_samples, 0)
         self._position_N = prompts.next_position_P.repeat_interleave(num_samples)
 
@@ -110,7 +112,7 @@ class _RepeatedCohort:
         return hidden_N1D[:, -1]
 
     def keep(self, rows: Tensor) -> None:
-        self._cache.batch_select_indices(rows)
+        self._cache.reorder_cache(rows)
         self._seen_NL, self._position_N = self._seen_NL[rows], self._position_N[rows]
 
 

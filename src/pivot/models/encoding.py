@@ -19,16 +19,13 @@ from PIL import Image
 from pivot.data import template
 from pivot.data.images import ImageError, open_rgb
 from pivot.errors import UserError
-from pivot.models.family import SYSTEM, EncodedImage, EncodedPrompt, Family
+from pivot.models.family import EncodedImage, EncodedPrompt, Family
+from pivot.models.turns import SYSTEM, Trusted
 from pivot.types import Prompt
 
 
 class UnreadablePrompt(UserError):
     """A prompt with an image that cannot be decoded."""
-
-
-class Trusted(str):
-    """Text of the chat template, whose special tokens are meant."""
 
 
 class PromptEncoder:
@@ -87,31 +84,41 @@ class PromptEncoder:
 
     def _images(self, prompt: Prompt) -> tuple[EncodedImage, ...] | ImageError:
         try:
-            return tuple(self.family.encode_image(open_rgb(source)) for source in prompt.images)
+            return tuple(self.encode_image(open_rgb(source), prompt) for source in prompt.images)
         except ImageError as broken:
             return broken
 
+    def encode_image(self, image: Image.Image, prompt: Prompt) -> EncodedImage:
+        """An RGB image as one of the prompt's."""
+        alone = len(prompt.images) == 1
+        return self.family.encode_image(image) if alone else self.family.encode_beside_others(image)
+
     def count_tokens(self, prompt: Prompt) -> int:
         """The prompt's length, from the text and the images' sizes alone: no pixel is decoded."""
-        grids = [self.family.grid_of(*source.open().size) for source in prompt.images]
+        grid_of = self.family.grid_of if len(prompt.images) == 1 else self.family.grid_beside_others
+        grids = [grid_of(*source.open().size) for source in prompt.images]
         return len(self._token_ids(prompt, [self.family.placeholder_ids(grid) for grid in grids]))
 
     def text_ids(self, prompt: Prompt) -> list[int]:
         """The prompt for engines that expand image tokens on their own."""
-        return self._token_ids(prompt, [self.family.engine_placeholder_ids()] * len(prompt.images))
+        marks = [self.family.engine_placeholder_ids()] * len(prompt.images)
+        return self._token_ids(prompt, marks, expanded=False)
 
     def resized(self, image: Image.Image) -> Image.Image:
         """An RGB image at the size at which other engines should receive it."""
         return self.family.resized(image)
 
-    def _token_ids(self, prompt: Prompt, placeholders: Sequence[list[int]]) -> list[int]:
+    def _token_ids(
+        self, prompt: Prompt, placeholders: Sequence[list[int]], expanded: bool = True
+    ) -> list[int]:
         """System message and user's text within the chat template, images replaced by their tokens.
 
         Text between images is tokenised in one piece, like the chat template's own. Only text that spells out a special
         token is tokenised separately, so that data never becomes a control token.
         """
-        segments = template.segments(prompt)
-        before, after = self._frame(prompt, isinstance(segments[0], template.ImagePlace))
+        segments = self.family.arrange(template.segments(prompt), expanded)
+        first = next(part for part in segments if not isinstance(part, Trusted))
+        before, after = self._frame(prompt, isinstance(first, template.ImagePlace))
         # A model whose chat template prints no system message has none.
         opening, _, rest = before.partition(SYSTEM) if SYSTEM in before else ("", "", before)
         system = template.system_text(prompt) if SYSTEM in before else ""

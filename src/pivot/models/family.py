@@ -3,51 +3,63 @@
 A new family is one file with a subclass of `Family` and one line per model type in `FAMILIES`. It must say how an image
 is encoded and which tokens stand for it. All else has a default that runs Hugging Face's own forward: one row per
 response, prompts repeated in the cache. That gives exact numbers; faster implementations override it (`qwen_vl.py`).
+A model type that is not in `FAMILIES` runs through `generic.py`.
 """
 
 from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 import torch
 from PIL import Image
 from torch import Tensor, nn
-from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
-from transformers.cache_utils import Cache
+from transformers import AutoConfig, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.cache_utils import Cache, DynamicCache
+from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 
+from pivot.data.template import Segment
 from pivot.errors import UserError
 from pivot.models.chat_template import frame_of
 from pivot.models.corruption import GREY, Canvas
 from pivot.models.decoding import Continuation, PrefilledPrompts, RepeatedContinuation
+from pivot.models.turns import SYSTEM, Turn, read_turn
 from pivot.types import Prompt
 
 FAMILIES: dict[str, str | type[Family]] = {
     "qwen2_vl": "pivot.models.qwen_vl:QwenVL",
     "qwen2_5_vl": "pivot.models.qwen_vl:QwenVL",
     "qwen3_vl": "pivot.models.qwen_vl:QwenVL",
+    "qwen3_vl_moe": "pivot.models.qwen_vl:QwenVL",
+    "qwen3_5": "pivot.models.qwen3_5:Qwen35",
+    "qwen3_5_moe": "pivot.models.qwen3_5:Qwen35",
     "idefics3": "pivot.models.idefics3:Idefics3",
     "smolvlm": "pivot.models.idefics3:Idefics3",
+    "internvl": "pivot.models.internvl:InternVL",
+    "gemma3": "pivot.models.gemma3:Gemma3",
+    "llava_onevision": "pivot.models.llava_onevision:LlavaOnevision",
 }
 """`model_type` of a model's config.json -> its family, or where to import it from."""
+GENERIC = "pivot.models.generic:GenericFamily"
+"""For every other model that reads images and writes text."""
 
 Layout = Literal["tree", "repeated"]
 """How responses are laid out in a forward pass: see `rows.py`."""
 
 CONTENT = "\N{OBJECT REPLACEMENT CHARACTER}content\N{OBJECT REPLACEMENT CHARACTER}"
 """Stands for the user's text while the chat template is rendered."""
-SYSTEM = "\N{OBJECT REPLACEMENT CHARACTER}system\N{OBJECT REPLACEMENT CHARACTER}"
-"""Likewise for the system message."""
 
 
 def find_family(model_type: str) -> type[Family]:
-    """The family of a `model_type`; a UserError lists those there are."""
-    if model_type not in FAMILIES:
-        raise UserError(f"{model_type} models are not supported; expected one of {', '.join(FAMILIES)}")
-    found = FAMILIES[model_type]
+    """The family of a `model_type`; a UserError if transformers knows no such model that reads images."""
+    if model_type not in FAMILIES and model_type not in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES:
+        raise UserError(
+            f"{model_type} models are not supported: transformers has no image-text-to-text model of that type"
+        )
+    found = FAMILIES.get(model_type, GENERIC)
     if isinstance(found, str):
         module, _, name = found.partition(":")
         found = FAMILIES[model_type] = vars(importlib.import_module(module))[name]
@@ -87,12 +99,23 @@ class EncodedPrompt:
     next_position: int
     """The position of the first response token, on every axis."""
     images: tuple[EncodedImage, ...]
+    hides_images: bool = False
+    """Whether its image tokens were taken out, see `without_images`."""
 
     def __len__(self) -> int:
         return int(self.input_ids_L.numel())
 
     def with_images(self, images: tuple[EncodedImage, ...]) -> EncodedPrompt:
         return replace(self, images=images)
+
+    def without_images(self, image_token_id: int) -> EncodedPrompt:
+        """The prompt with nothing attending to its image tokens: all others keep their positions.
+
+        Tokens meet in attention alone, so leaving those that are never seen out of the row changes no other token.
+        """
+        seen_L = self.input_ids_L != image_token_id
+        ids_L, positions_AL = self.input_ids_L[seen_L], self.position_ids_AL[:, seen_L]
+        return replace(self, input_ids_L=ids_L, position_ids_AL=positions_AL, images=(), hides_images=True)
 
 
 @dataclass(frozen=True)
@@ -142,8 +165,14 @@ class Family(ABC):
     """Hugging Face's PIL image processor: the one without torchvision."""
     text_name: ClassVar[str] = "language_model"
     """Name of the language model within `model.model`."""
+    published: ClassVar[Mapping[str, Callable[[], dict[str, Any]]]] = {}
+    """Part of a published model's name -> settings of its configuration; the first that fits counts."""
     vision_names: ClassVar[tuple[str, ...]]
     """Names of the vision tower and what connects it to the language model, within `model.model`."""
+    image_mark: str | None = None
+    """What the chat template prints for an image; None: an image in the text is all that it needs to know."""
+    encodes_apart: ClassVar[bool] = True
+    """Whether images are encoded on their own, before rows are; engines that shard weights need that."""
     shares_prefixes: ClassVar[bool] = False
     """Whether sibling responses can share their prompt in one row (layout `tree`)."""
 
@@ -154,6 +183,9 @@ class Family(ABC):
         self.tokenizer: Any = tokenizer
         self.image_processor = image_processor
         self.image_token_id: int = self.config.image_token_id
+        self.processor_config: dict[str, Any] = {}
+        """The processor_config.json of the model's files, without the parts that have a file of their own."""
+        self._turns: dict[bool, Turn] = {}
         self.mean = torch.tensor(image_processor.image_mean).view(1, -1, 1, 1)
         self.std = torch.tensor(image_processor.image_std).view(1, -1, 1, 1)
 
@@ -177,10 +209,35 @@ class Family(ABC):
     def limit_images(image_processor: Any, min_pixels: int | None, max_pixels: int | None) -> None:
         """Change these limits in place; None: leave one as it is."""
 
+    @classmethod
+    def load_image_processor(cls, path: str) -> Any:
+        """From a model's folder or hub id."""
+        return cls.image_processor_class.from_pretrained(path)
+
     # Text ------------------------------------------------------------------------------------------------
 
     def frame(self, starts_with_image: bool, with_system: bool = True) -> tuple[str, str]:
         """The chat template's text before and after the user's content; `SYSTEM` stands for the system message."""
+        before, after = self._text_frame(with_system)
+        turn = self._turn(with_system) if starts_with_image else None
+        return (before if turn is None else turn.opening), after
+
+    def arrange(self, segments: Sequence[Segment], expanded: bool) -> Sequence[Segment]:
+        """The user's texts and images in the order and with the text that the chat template prints around images.
+
+        `expanded`: for the model itself, with what its processor adds; otherwise for engines that add it on their own.
+        """
+        turn = self._turn(True)
+        return segments if turn is None else turn.arrange(segments)
+
+    def _turn(self, with_system: bool) -> Turn | None:
+        if self.image_mark is None:
+            return None
+        if with_system not in self._turns:
+            self._turns[with_system] = read_turn(self.tokenizer, self.image_mark, with_system)
+        return self._turns[with_system]
+
+    def _text_frame(self, with_system: bool) -> tuple[str, str]:
         as_text, as_parts = (
             [*[{"role": "system", "content": system}] * with_system, {"role": "user", "content": user}]
             for system, user in (
@@ -207,11 +264,19 @@ class Family(ABC):
     @property
     def patch_size(self) -> int:
         """Side of the ViT's patches, in pixels."""
-        return self.config.vision_config.patch_size
+        return self.patch_side(self.config)
 
     def grid_of(self, width: int, height: int) -> tuple[int, ...]:
         """The grid of an image of this size."""
         return self.encode_image(Image.new("RGB", (width, height))).grid
+
+    def encode_beside_others(self, image: Image.Image) -> EncodedImage:
+        """An image of a prompt with several; most families encode it as if it were the only one."""
+        return self.encode_image(image)
+
+    def grid_beside_others(self, width: int, height: int) -> tuple[int, ...]:
+        """The grid of an image of a prompt with several."""
+        return self.grid_of(width, height)
 
     def resized(self, image: Image.Image) -> Image.Image:
         """The image at the size at which other engines should receive it."""
@@ -271,9 +336,17 @@ class Family(ABC):
     def prepare(cls, model: Any) -> None:
         """Replace forwards by faster ones with the same results, in place."""
 
+    def check_forward(self, model: Any) -> None:  # noqa: B027 - nothing to check by default
+        """Raise a UserError if the model's forward cannot be used."""
+
     @classmethod
     def text_model(cls, model: Any) -> Any:
         return model.model.get_submodule(cls.text_name)
+
+    @classmethod
+    def text_layers(cls, model: Any) -> Sequence[nn.Module]:
+        """The layers of the language model, in order."""
+        return cls.text_model(model).layers
 
     @classmethod
     def adapter_targets(cls) -> str:
@@ -330,6 +403,10 @@ class Family(ABC):
             use_cache=cache is not None,
         ).last_hidden_state
 
+    def new_cache(self, model: Any) -> Any:
+        """An empty cache of keys and values."""
+        return DynamicCache()
+
     def text_positions(self, position_ids_ARL: Tensor) -> Tensor:
         """Position ids in the shape that the language model takes."""
         return position_ids_ARL[0]
@@ -349,6 +426,9 @@ class Family(ABC):
     @classmethod
     def published_config(cls, name: str) -> tuple[str, PretrainedConfig] | None:
         """Name and configuration of a published model whose files are not on this machine; None: unknown."""
+        for published, settings in cls.published.items():
+            if published.lower() in name.lower():
+                return published, AutoConfig.for_model(**settings())
         return None
 
     @classmethod
@@ -356,11 +436,15 @@ class Family(ABC):
         """The layers of the language model."""
         text = config.get_text_config()
         # Some configurations state the head size; others divide the width by the number of heads.
-        head = text.to_dict().get("head_dim") or text.hidden_size // text.num_attention_heads
+        sizes = text.to_dict()
+        head = sizes.get("head_dim") or text.hidden_size // text.num_attention_heads
+        # A token passes through some of a layer's experts, and where there is one through the shared expert.
+        experts = (sizes.get("num_experts_per_tok") or 0) * sizes.get("moe_intermediate_size", 0)
+        shared = sizes.get("shared_expert_intermediate_size") or 0
         return Stack(
             layers=text.num_hidden_layers,
             hidden=text.hidden_size,
-            intermediate=text.intermediate_size,
+            intermediate=experts + shared if experts else text.intermediate_size,
             query_width=text.num_attention_heads * head,
             key_width=text.num_key_value_heads * head,
         )
@@ -373,6 +457,16 @@ class Family(ABC):
         return Stack(vision.num_hidden_layers, width, vision.intermediate_size, width, width)
 
     @classmethod
+    def patch_side(cls, config: Any) -> int:
+        """Side of the ViT's patches, in pixels."""
+        return side_of(config.vision_config.patch_size)
+
+    @classmethod
     @abstractmethod
     def patches_per_token(cls, config: Any) -> int:
         """ViT patches that one image token of the language model stands for."""
+
+
+def side_of(size: Any) -> int:
+    """Of a square, which some configurations write as one number and others as two."""
+    return size[0] if isinstance(size, list | tuple) else size

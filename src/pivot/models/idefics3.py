@@ -11,36 +11,32 @@ import re
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 from PIL import Image
 from torch import Tensor
 from transformers import Idefics3ImageProcessorPil
 from transformers.models.idefics3.image_processing_pil_idefics3 import get_resize_output_image_size
 
-from pivot.models.corruption import Canvas
-from pivot.models.family import EncodedImage, Family
+from pivot.models.family import EncodedImage
+from pivot.models.published import SO400M, text_settings
+from pivot.models.tiles import TiledFamily
 
 AROUND, WHOLE = "<fake_token_around_image>", "<global-img>"
 MARKS = re.compile(rf"{AROUND}|{WHOLE}|<row_\d+_col_\d+>")
 
 
-class Idefics3(Family):
-    """`EncodedImage.values` are tiles [T, channels, side, side], the whole image last; `grid` is (rows, columns)."""
+class Idefics3(TiledFamily):
+    """The whole image is the last tile."""
 
+    image_mark = "<image>"
     image_processor_class: ClassVar[Any] = Idefics3ImageProcessorPil
     text_name: ClassVar[str] = "text_model"
     vision_names: ClassVar[tuple[str, ...]] = ("vision_model", "connector")
 
     # Text ------------------------------------------------------------------------------------------------
 
-    def frame(self, starts_with_image: bool, with_system: bool = True) -> tuple[str, str]:
-        """The chat templates print "User:" before an image and "User: " before text."""
-        before, after = super().frame(starts_with_image, with_system)
-        return (before.removesuffix(" ") if starts_with_image else before), after
-
     def placeholder_ids(self, grid: tuple[int, ...]) -> list[int]:
         rows, columns = grid
-        tile = "<image>" * (self._patches_per_tile // self.patches_per_token(self.config))
+        tile = "<image>" * self.tokens_per_tile
         lines = [
             "".join(f"{AROUND}<row_{row + 1}_col_{column + 1}>{tile}" for column in range(columns)) + "\n"
             for row in range(rows)
@@ -53,11 +49,6 @@ class Idefics3(Family):
         return sorted({self.image_token_id, *(i for text, i in added.items() if MARKS.fullmatch(text))})
 
     # Images ----------------------------------------------------------------------------------------------
-
-    @property
-    def _patches_per_tile(self) -> int:
-        vision = self.config.vision_config
-        return (vision.image_size // vision.patch_size) ** 2
 
     @staticmethod
     def image_limits(image_processor: Any) -> tuple[int, int]:
@@ -94,25 +85,6 @@ class Idefics3(Family):
             columns = math.ceil(int(rows * side * ratio) / side)
         return (rows, columns) if max(rows, columns) > 1 else (0, 0)
 
-    def canvas(self, image: EncodedImage) -> Canvas:
-        """Tiles know where they are in the image; the last is the whole image."""
-        canvas, (rows, columns) = super().canvas(image), image.grid
-        centre_TN2 = canvas.centre_N2.view(len(image.values), -1, 2)
-        corner_T2 = torch.cartesian_prod(torch.arange(rows), torch.arange(columns)).view(-1, 1, 2)
-        scale_2 = torch.tensor([max(rows, 1), max(columns, 1)])
-        tiles_TN2 = (centre_TN2[:-1] + corner_T2) / scale_2
-        centre_N2 = torch.cat([tiles_TN2, centre_TN2[-1:]]).flatten(0, 1)
-        return Canvas(canvas.values, canvas.patch, centre_N2)
-
-    def picture(self, image: EncodedImage) -> Image.Image:
-        """The tiles put together, or the whole image if it was not cut."""
-        values_TCHW, (rows, columns) = self.canvas(image).values, image.grid
-        if len(values_TCHW) == 1:
-            return self._to_picture(values_TCHW[0])
-        _, channels, height, width = values_TCHW.shape
-        tiles = values_TCHW[:-1].view(rows, columns, channels, height, width).permute(2, 0, 3, 1, 4)
-        return self._to_picture(tiles.reshape(channels, rows * height, columns * width))
-
     # Weights and sizes -----------------------------------------------------------------------------------
 
     def tile_features(self, model: Any, pixels: Tensor) -> Tensor:
@@ -122,3 +94,40 @@ class Idefics3(Family):
     @classmethod
     def patches_per_token(cls, config: Any) -> int:
         return config.scale_factor**2
+
+    published: ClassVar = {
+        "SmolVLM-256M": lambda: _smolvlm(576, 1536, 30, 9, 3),
+        "SmolVLM2-256M": lambda: _smolvlm(576, 1536, 30, 9, 3),
+        "SmolVLM-500M": lambda: _smolvlm(960, 2560, 32, 15, 5),
+        "SmolVLM2-500M": lambda: _smolvlm(960, 2560, 32, 15, 5),
+        "SmolVLM-Instruct": lambda: _smolvlm(2048, 8192, 24, 32, 32, SO400M, scale_factor=3),
+        "SmolVLM2-2.2B": lambda: _smolvlm(2048, 8192, 24, 32, 32, SO400M, scale_factor=3),
+    }
+
+
+BASE_VISION = {
+    "hidden_size": 768,
+    "intermediate_size": 3072,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+}
+BASE_VISION |= {"image_size": 512, "patch_size": 16}
+
+
+def _smolvlm(
+    hidden: int,
+    intermediate: int,
+    layers: int,
+    heads: int,
+    key_heads: int,
+    vision: dict[str, int] = BASE_VISION,
+    scale_factor: int = 4,
+) -> dict[str, Any]:
+    text = text_settings("llama", hidden, intermediate, layers, heads, key_heads, vocab_size=49280)
+    return {
+        "model_type": "smolvlm",
+        "text_config": text,
+        "vision_config": vision,
+        "scale_factor": scale_factor,
+        "tie_word_embeddings": False,
+    }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 from collections.abc import Iterator
@@ -20,20 +21,21 @@ from transformers import (
     PreTrainedModel,
 )
 from transformers.core_model_loading import revert_weight_conversion
+from transformers.utils import cached_file
 from transformers.utils import logging as transformers_logging
 
-from pivot import hub, tiny
+from pivot import hub
 from pivot.checkpoint_reader import check_model, lease
-from pivot.durable import finished_checkpoints
-from pivot.errors import UserError, did_you_mean
+from pivot.errors import UserError
 from pivot.models.encoding import PromptEncoder
 from pivot.models.family import find_family
 from pivot.models.model_config import check_memory, read_config
+from pivot.models.naming import resolve_model
 from pivot.models.policy import Policy
 from pivot.models.quantization import dequantized, is_quantized, quantize_projections
 from pivot.models.weights import check_weights, stored_weights
 
-TINY = {"tiny": "easy", "tiny-hard": "hard"}
+PROCESSOR_CONFIG = "processor_config.json"
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,9 @@ def load_policy(name: str, options: ModelOptions | None = None) -> Policy:
     device = pick_device(options.device)
     prepare_for_training(model, options, device)
     model.to(device)
-    return _assemble(model, tokenizer, processor, options)
+    policy = _assemble(model, tokenizer, processor, path, options)
+    policy.family.check_forward(model)
+    return policy
 
 
 def check_folder(name: str, options: ModelOptions | None = None) -> None:
@@ -84,6 +88,21 @@ def check_folder(name: str, options: ModelOptions | None = None) -> None:
         check_weights(name, report, stored_weights(path))
 
 
+def check_shardable(name: str) -> None:
+    """Refuse a local model of a family that an engine with sharded weights cannot run."""
+    path = Path(resolve_model(name))
+    if path.is_dir():
+        check_encodes_apart(read_config(str(path)).model_type)
+
+
+def check_encodes_apart(model_type: str) -> None:
+    """A UserError for families that only run as a whole, which an engine with sharded weights cannot do."""
+    if not find_family(model_type).encodes_apart:
+        raise UserError(
+            f"{model_type} models have no family of their own here and train on one device alone; use --engine local"
+        )
+
+
 def prepare_forward(model: Any) -> None:
     """Replace the model's forwards by faster ones with the same results, in place."""
     find_family(model.config.model_type).prepare(model)
@@ -95,46 +114,52 @@ def load_tokenizer_only(folder: Path, options: ModelOptions | None = None) -> Po
     with _quiet_transformers(), torch.device("meta"):
         config = read_config(path)
         model = AutoModelForImageTextToText.from_config(config)
-        tokenizer = AutoTokenizer.from_pretrained(path)
+        tokenizer = _tokenizer(path)
         processor = _image_processor(config, path)
     with suppress(OSError):  # not every model has one
         model.generation_config = GenerationConfig.from_pretrained(path)
-    return _assemble(model, tokenizer, processor, options or ModelOptions())
+    return _assemble(model, tokenizer, processor, path, options or ModelOptions())
 
 
-def _assemble(model: Any, tokenizer: Any, processor: Any, options: ModelOptions) -> Policy:
-    family = find_family(model.config.model_type)
-    family.limit_images(processor, options.min_pixels, options.max_pixels)
-    return Policy(model, tokenizer, PromptEncoder(family(model, tokenizer, processor)))
+def _assemble(model: Any, tokenizer: Any, processor: Any, path: str, options: ModelOptions) -> Policy:
+    found = find_family(model.config.model_type)
+    found.limit_images(processor, options.min_pixels, options.max_pixels)
+    family = found(model, tokenizer, processor)
+    family.processor_config = _processor_config(path)
+    return Policy(model, tokenizer, PromptEncoder(family))
 
 
 def _image_processor(config: PretrainedConfig, path: str) -> Any:
-    return find_family(config.model_type).image_processor_class.from_pretrained(path)
+    return find_family(config.model_type).load_image_processor(path)
 
 
-def resolve_model(name: str) -> str:
-    """A tiny model -> its folder; a run's folder -> the model of its newest checkpoint; anything else unchanged."""
-    if name in TINY:
-        return str(tiny.checkpoint_path(TINY[name]))
-    folder = Path(name).expanduser()
-    if (folder / "model" / "config.json").is_file():
-        return str(folder / "model")
-    if checkpoints := finished_checkpoints(folder):
-        return str(checkpoints[0][1] / "model")
-    if folder.is_dir() and not (folder / "config.json").is_file():
-        raise UserError(
-            f"{name} holds no config.json and no checkpoints; give a model folder or a run's folder"
-        )
-    if folder.is_dir():
-        return str(folder)
-    if name.startswith((".", "/", "~")) or name.count("/") > 1 or name.endswith("/"):
-        raise UserError(f"the model folder {name} does not exist")
-    if "/" not in name:
-        raise UserError(
-            f"there is no model {name!r}.{did_you_mean(name, TINY)} Give {', '.join(TINY)}, a model folder, a run's "
-            "folder or a hub id (owner/name)."
-        )
-    return name
+def _tokenizer(path: str, **options: Any) -> Any:
+    """With the chat template of the model's processor, where that has a file of its own."""
+    tokenizer: Any = AutoTokenizer.from_pretrained(path, **options)
+    template = _json_file(path, "chat_template.json").get("chat_template")
+    if isinstance(template, str):
+        tokenizer.chat_template = template
+    return tokenizer
+
+
+def _processor_config(path: str) -> dict[str, Any]:
+    """What processor_config.json says beside the settings of images and videos."""
+    found = _json_file(path, PROCESSOR_CONFIG)
+    return {name: value for name, value in found.items() if not name.endswith("_processor")}
+
+
+def _json_file(path: str, name: str) -> dict[str, Any]:
+    """An optional file of a model; empty if it has none."""
+    file = cached_file(
+        path,
+        name,
+        _raise_exceptions_for_missing_entries=False,
+        _raise_exceptions_for_connection_errors=False,
+    )
+    found = {} if file is None else json.loads(Path(file).read_text(encoding="utf-8"))
+    if not isinstance(found, dict):
+        raise UserError(f"the {name} of {path} holds {type(found).__name__}, expected an object")
+    return found
 
 
 def cached_if_offline(path: str) -> str:
@@ -186,6 +211,9 @@ def save_with_weights(policy: Policy, weights: dict[str, torch.Tensor], folder: 
         policy.model.save_pretrained(folder, state_dict=weights)
         policy.tokenizer.save_pretrained(folder)
         policy.family.image_processor.save_pretrained(folder)
+    if policy.family.processor_config:
+        text = json.dumps(policy.family.processor_config, indent=2)
+        (folder / PROCESSOR_CONFIG).write_text(text + "\n", encoding="utf-8")
 
 
 def merged_state(model: PreTrainedModel) -> dict[str, torch.Tensor]:
@@ -216,7 +244,7 @@ def _merged_weights(model: PreTrainedModel) -> Iterator[tuple[str, torch.Tensor]
 def _load_parts(path: str, name: str, options: ModelOptions) -> tuple[Any, Any, Any]:
     model, report = _load_model(path, name, options)
     with _load_errors(name):
-        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=options.trust_remote_code)
+        tokenizer = _tokenizer(path, trust_remote_code=options.trust_remote_code)
         processor = _image_processor(model.config, path)
     check_weights(name, report, model.state_dict().items())
     return model, tokenizer, processor

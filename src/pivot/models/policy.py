@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any, Literal
@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
-from transformers.cache_utils import Cache, DynamicCache
+from transformers.cache_utils import Cache
 
 from pivot.method import token_statistics
 from pivot.models.decoding import Continuation, PrefilledPrompts
@@ -19,6 +19,7 @@ from pivot.models.encoding import PromptEncoder
 from pivot.models.family import EncodedPrompt, ImageFeatures, Layout
 from pivot.models.rows import PromptWithResponses, Rows, repeated_rows, tree_rows
 from pivot.models.shared_prefix import shares_prefixes
+from pivot.models.similarity import Similarity
 
 FEATURE_CACHE_BYTES = 2 * 2**30
 
@@ -34,6 +35,8 @@ class ResponseStatistics:
     corrupted_logprobs_BT: Tensor | None = None
     divergence_BT: Tensor | None = None
     """KL(clean || corrupted) over the whole vocabulary (Eq. 4, per token)."""
+    similarity_BT: Tensor | None = None
+    """Mean cosine with the image tokens' hidden states, over all layers."""
 
 
 class Policy:
@@ -156,7 +159,7 @@ class Policy:
         mask = None
         if min(lengths) < longest:
             mask = self.family.prefill_mask(self.model, seen_PL).to(self.device)
-        cache = DynamicCache()
+        cache = self.family.new_cache(self.model)
         inputs = self.embed(ids_PL.to(self.device), self.features(prompts))
         hidden_PD = self.hidden(inputs, positions_APL.to(self.device), mask, cache)[:, -1]
         position_P = torch.tensor([p.next_position for p in prompts], device=self.device)
@@ -173,18 +176,23 @@ class Policy:
         *,
         layout: Layout,
         corrupted_features: Sequence[Sequence[ImageFeatures]] | None = None,
+        corrupted_units: Sequence[PromptWithResponses] | None = None,
         with_entropy: bool = True,
+        with_similarity: bool = False,
     ) -> ResponseStatistics:
         """Log-prob and entropy of every response token, responses in the order of the units.
 
-        With `corrupted_features` also log-probs under the corrupted images (no gradient) and the divergence.
+        With `corrupted_features` also log-probs under the corrupted images (no gradient) and the divergence;
+        `corrupted_units` are the same responses to prompts whose images are hidden.
         """
-        rows = (tree_rows(units) if layout == "tree" else repeated_rows(units, self.pad_id)).to(self.device)
-        clean_ND = self.predictors(rows, features)
+        rows = self._rows(units, layout)
+        with Similarity.of(self, rows) if with_similarity else nullcontext() as similarity:
+            clean_ND = self.predictors(rows, features)
         corrupted_ND = None
         if corrupted_features is not None:
+            damaged = rows if corrupted_units is None else self._rows(corrupted_units, layout)
             with torch.no_grad():
-                corrupted_ND = self.predictors(rows, corrupted_features)
+                corrupted_ND = self.predictors(damaged, corrupted_features)
         found = token_statistics(
             clean_ND,
             self.head_weight_VD,
@@ -199,16 +207,24 @@ class Policy:
             entropy_BT=rows.spread(found.entropy_N),
             corrupted_logprobs_BT=None if corrupted_ND is None else rows.spread(found.corrupted_logprobs_N),
             divergence_BT=None if corrupted_ND is None else rows.spread(found.divergence_N),
+            similarity_BT=None if similarity is None else rows.spread(similarity.mean_N),
         )
+
+    def _rows(self, units: Sequence[PromptWithResponses], layout: Layout) -> Rows:
+        rows = tree_rows(units) if layout == "tree" else repeated_rows(units, self.pad_id)
+        return rows.to(self.device)
 
     def predictors(self, rows: Rows, features: Sequence[Sequence[ImageFeatures]]) -> Tensor:
         """Hidden states [N, D] that predict the response tokens."""
         inputs = self.embed(rows.input_ids_RL, [features[u] for u in rows.unit_R])
+        text_model = self.family.text_model(self.model)
         if rows.shared_prefix is not None:
-            text_model = self.family.text_model(self.model)
             assert shares_prefixes(text_model), "tree rows need the attention of models/shared_prefix.py"
             inputs["shared_prefix"] = rows.shared_prefix
-        hidden_RLD = self.hidden(inputs, rows.position_ids_ARL, None)
+        mask_RL = torch.ones_like(rows.input_ids_RL) if rows.has_gaps else None
+        hidden_RLD = self.hidden(inputs, rows.position_ids_ARL, mask_RL)
+        if rows.shared_prefix is not None:
+            rows.shared_prefix.check_reached(text_model.config.num_hidden_layers)
         return hidden_RLD.flatten(0, 1).index_select(0, rows.predictor_N)
 
 

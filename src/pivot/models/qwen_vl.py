@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor, nn
+from torch.utils.weak import WeakIdKeyDictionary
 from transformers import AutoConfig, PretrainedConfig, Qwen2VLImageProcessorPil
 from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import (
     Qwen2_5_VLVisionAttention,
@@ -23,14 +24,28 @@ from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import (
 )
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 from transformers.models.qwen2_vl.modeling_qwen2_vl import VisionAttention as Qwen2VLVisionAttention
+from transformers.models.qwen3_5.modeling_qwen3_5 import Qwen3_5VisionAttention
+from transformers.models.qwen3_5_moe.modeling_qwen3_5_moe import Qwen3_5MoeVisionAttention
 from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLVisionAttention
+from transformers.models.qwen3_vl_moe.modeling_qwen3_vl_moe import (
+    Qwen3VLMoeTextSparseMoeBlock,
+    Qwen3VLMoeVisionAttention,
+)
 
 from pivot.models.corruption import GREY, Canvas
 from pivot.models.decoding import Continuation, PrefilledPrompts, SharedContinuation
 from pivot.models.family import EncodedImage, Family, ImageFeatures, Stack
+from pivot.models.published import text_settings
 from pivot.models.shared_prefix import share_prefixes, shares_prefixes
 
-SEGMENTED_ATTENTION = (Qwen2VLVisionAttention, Qwen2_5_VLVisionAttention, Qwen3VLVisionAttention)
+SEGMENTED_ATTENTION = (
+    Qwen2VLVisionAttention,
+    Qwen2_5_VLVisionAttention,
+    Qwen3VLVisionAttention,
+    Qwen3VLMoeVisionAttention,
+    Qwen3_5VisionAttention,
+    Qwen3_5MoeVisionAttention,
+)
 VISION_TOKENS = ("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id")
 VISION_PADDING = "<|vision_pad|>"
 
@@ -41,6 +56,15 @@ class QwenVL(Family):
     image_processor_class: ClassVar[Any] = Qwen2VLImageProcessorPil
     vision_names: ClassVar[tuple[str, ...]] = ("visual",)
     shares_prefixes: ClassVar[bool] = True
+    published: ClassVar = {
+        "Qwen3-VL-2B": lambda: _qwen3_vl(2048, 6144, 28, 16, 8, tied=True, large_vision=False),
+        "Qwen3-VL-4B": lambda: _qwen3_vl(2560, 9728, 36, 32, 8, tied=True, large_vision=False),
+        "Qwen3-VL-8B": lambda: _qwen3_vl(4096, 12288, 36, 32, 8),
+        "Qwen3-VL-32B": lambda: _qwen3_vl(5120, 25600, 64, 64, 8),
+        "Qwen3-VL-30B-A3B": lambda: _qwen3_vl(
+            2048, 6144, 48, 32, 4, moe_intermediate_size=768, num_experts=128, num_experts_per_tok=8
+        ),
+    }
 
     def __init__(self, model: Any, tokenizer: Any, image_processor: Any) -> None:
         super().__init__(model, tokenizer, image_processor)
@@ -160,9 +184,11 @@ class QwenVL(Family):
 
     @classmethod
     def prepare(cls, model: Any) -> None:
-        _batch_vision_attention(model)
-        _linear_patch_embedding(model)
+        prepare_vision(model)
         share_prefixes(cls.text_model(model))
+        for module in model.modules():
+            if isinstance(module, Qwen3VLMoeTextSparseMoeBlock):
+                module.forward = types.MethodType(_mixture_of_rows, module)
 
     def image_features(self, model: Any, images: Sequence[EncodedImage]) -> list[ImageFeatures]:
         if not images:
@@ -207,11 +233,11 @@ class QwenVL(Family):
 
     @classmethod
     def published_config(cls, name: str) -> tuple[str, PretrainedConfig] | None:
-        """Qwen2.5-VL as published with its 3B, 7B and 32B weights."""
+        """Also Qwen2.5-VL as published with its 3B, 7B and 32B weights."""
         for size in PUBLISHED:
             if f"qwen2.5-vl-{size}".lower() in name.lower():
                 return f"Qwen2.5-VL-{size}", published_config(size)
-        return None
+        return super().published_config(name)
 
     @classmethod
     def vision_stack(cls, config: Any) -> Stack:
@@ -224,6 +250,18 @@ class QwenVL(Family):
     @classmethod
     def patches_per_token(cls, config: Any) -> int:
         return config.vision_config.spatial_merge_size**2
+
+
+def prepare_vision(model: Any) -> None:
+    """The vision tower's faster forwards, in place."""
+    _batch_vision_attention(model)
+    _linear_patch_embedding(model)
+
+
+def _mixture_of_rows(self: Any, hidden_states: Tensor) -> Tensor:
+    """The mixture of experts for [rows, tokens, D] as Hugging Face has it, and for [tokens, D], as decoding has it."""
+    rows = hidden_states if hidden_states.ndim == 3 else hidden_states[None]
+    return Qwen3VLMoeTextSparseMoeBlock.forward(self, rows).view(hidden_states.shape)
 
 
 def _batch_vision_attention(model: Any) -> None:
@@ -246,18 +284,32 @@ def _segmented_attention(
     query, key, value = self.qkv(hidden_states).view(num_patches, 3, self.num_heads, -1).unbind(1)
     query, key = apply_rotary_pos_emb_vision(query, key, *position_embeddings)
     attended = torch.empty_like(query)
-    lengths = cu_seqlens.diff()
-    for length in lengths.unique().tolist():
-        first = cu_seqlens[:-1][lengths == length].long()
-        rows = (first[:, None] + torch.arange(length, device=first.device)).flatten()
+    for length, rows in _segments(cu_seqlens, query.device):
         # [segments, heads, length, head size]; if all segments are equally long, nothing is gathered.
         whole = rows.numel() == num_patches
         parts = (x if whole else x[rows] for x in (query, key, value))
-        q, k, v = (x.view(first.numel(), length, self.num_heads, -1).transpose(1, 2) for x in parts)
+        q, k, v = (x.view(-1, length, self.num_heads, x.shape[-1]).transpose(1, 2) for x in parts)
         out = F.scaled_dot_product_attention(q, k, v, scale=self.scaling).transpose(1, 2)
         out = out.reshape(rows.numel(), self.num_heads, -1)
         attended = out if whole else attended.index_copy(0, rows, out)
     return self.proj(attended.reshape(num_patches, -1))
+
+
+def _segments(cu_seqlens: Tensor, device: torch.device) -> list[tuple[int, Tensor]]:
+    """Each length and the rows of all segments that have it; read once per forward, since a GPU is waited for."""
+    if cu_seqlens not in _known_segments:
+        first = cu_seqlens.cpu()[:-1].long()
+        lengths = cu_seqlens.cpu().diff()
+        found = []
+        for length in lengths.unique().tolist():
+            rows = (first[lengths == length][:, None] + torch.arange(length)).flatten()
+            found.append((length, rows.to(device)))
+        _known_segments[cu_seqlens] = found
+    return _known_segments[cu_seqlens]
+
+
+_known_segments: WeakIdKeyDictionary = WeakIdKeyDictionary()
+"""All layers of a forward get the same boundaries."""
 
 
 def _linear_patch_embedding(model: Any) -> None:
@@ -270,6 +322,26 @@ def _linear_patch_embedding(model: Any) -> None:
 def _patch_product(self: Any, hidden_states: Tensor) -> Tensor:
     weight = self.proj.weight
     return F.linear(hidden_states.to(weight.dtype), weight.flatten(1), self.proj.bias)
+
+
+def _qwen3_vl(*sizes: int, tied: bool = False, large_vision: bool = True, **experts: int) -> dict[str, Any]:
+    model_type = "qwen3_vl_moe" if experts else "qwen3_vl"
+    text = text_settings(f"{model_type}_text", *sizes, head_dim=128, vocab_size=151936, **experts)
+    vision = {
+        "depth": 27,
+        "hidden_size": 1152,
+        "intermediate_size": 4304,
+        "deepstack_visual_indexes": [8, 16, 24],
+    }
+    if not large_vision:
+        vision = {"depth": 24, "hidden_size": 1024, "intermediate_size": 4096}
+        vision["deepstack_visual_indexes"] = [5, 11, 17]
+    return {
+        "model_type": model_type,
+        "text_config": {**text, "tie_word_embeddings": tied},
+        "vision_config": {**vision, "out_hidden_size": text["hidden_size"]},
+        "tie_word_embeddings": tied,
+    }
 
 
 PUBLISHED = {

@@ -54,8 +54,14 @@ class Rows:
     token_BT: Tensor
     """Index n of token t of response b; siblings with a common beginning share indices. 0 where masked."""
     mask_BT: Tensor
+    place_N: Tensor
+    """Flat index of token n itself."""
+    prompt_RL: Tensor
+    """The prompt that each token belongs to: a number of its own for every prompt in every row."""
     shared_prefix: SharedPrefix | None = None
     """How a tree row attends; None: rows are causal."""
+    has_gaps: bool = False
+    """Whether positions skip hidden images, which Hugging Face would take for the end of a packed row."""
 
     def spread(self, values_N: Tensor | None) -> Tensor:
         """Values of the predicted tokens per response; 0 where masked or not computed."""
@@ -92,6 +98,8 @@ def tree_rows(units: Sequence[PromptWithResponses[EncodedPrompt]]) -> Rows:
     prompt_places = [torch.arange(a, b) for a, b in pairwise(first_P)]
     response_places = [before + int(first_N[u]) + row for u, tree in enumerate(trees) for row in tree.token_T]
     prompt_of = [u for u, unit in enumerate(units) for _ in unit.responses]
+    lengths_U = torch.tensor([*map(len, prompts), *(len(tree.targets_N) for tree in trees)])
+    prompt_L = torch.arange(len(units)).repeat(2).repeat_interleave(lengths_U)
     return Rows(
         input_ids_RL=torch.cat([*(p.input_ids_L for p in prompts), targets_N])[None],
         position_ids_ARL=torch.cat([*(p.position_ids_AL for p in prompts), *positions], dim=1)[:, None],
@@ -100,6 +108,8 @@ def tree_rows(units: Sequence[PromptWithResponses[EncodedPrompt]]) -> Rows:
         targets_N=targets_N,
         token_BT=token_BT,
         mask_BT=mask_BT,
+        place_N=before + torch.arange(len(targets_N)),
+        prompt_RL=prompt_L[None],
         shared_prefix=share(prompt_places, response_places, prompt_of),
     )
 
@@ -122,6 +132,9 @@ def repeated_rows(units: Sequence[PromptWithResponses[EncodedPrompt]], pad_id: i
         targets_N=torch.cat([y for _, _, y in singles]),
         token_BT=(mask_BT.flatten().cumsum(0) - 1).clamp(min=0).view(mask_BT.shape),
         mask_BT=mask_BT,
+        place_N=predictor_BT[mask_BT] + 1,
+        prompt_RL=torch.arange(len(singles))[:, None].expand(input_ids_RL.shape),
+        has_gaps=any(unit.prompt.hides_images for unit in units),
     )
 
 

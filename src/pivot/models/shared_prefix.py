@@ -23,6 +23,8 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from pivot.errors import UserError
+
 NAME = "shared_prefix"
 SEGMENT_GROWTH = 1.25
 """Responses that attend in one call differ in length by this factor at most; padding wastes compute."""
@@ -59,17 +61,35 @@ class Segment:
         )
 
 
-@dataclass(frozen=True)
 class SharedPrefix:
-    """The tokens of a packed row: P prompts of at most L tokens, and their responses."""
+    """The tokens of a packed row: P prompts of at most L tokens, and their responses.
 
-    prompt_PL: Tensor
-    """Index in the row of each prompt token; 0 for padding."""
-    segments: tuple[Segment, ...]
-    result_M: Tensor
-    """Index of each token's result in [prompts | segment | segment ...], all flat."""
-    seen_from_M3: Tensor
-    """Token k is seen by tokens k <= q < seen_from[k, 0] and seen_from[k, 1] <= q < seen_from[k, 2]."""
+    Not a dataclass: FSDP2 copies those at every layer, and masks would be built as often.
+    """
+
+    def __init__(
+        self, prompt_PL: Tensor, segments: tuple[Segment, ...], result_M: Tensor, seen_from_M3: Tensor
+    ) -> None:
+        self.prompt_PL = prompt_PL
+        """Index in the row of each prompt token; 0 for padding."""
+        self.segments = segments
+        self.result_M = result_M
+        """Index of each token's result in [prompts | segment | segment ...], all flat."""
+        self.seen_from_M3 = seen_from_M3
+        """Token k is seen by tokens k <= q < seen_from[k, 0] and seen_from[k, 1] <= q < seen_from[k, 2]."""
+        self.reached: set[int] = set()
+        """`id()` of the attention modules that have used it in this forward pass."""
+
+    def check_reached(self, num_layers: int) -> None:
+        """After a forward pass: no attention may have ignored this argument."""
+        ignored = num_layers - len(self.reached)
+        self.reached.clear()
+        if ignored:
+            raise UserError(
+                f"{ignored} of {num_layers} attention layers ignored the shared prefix, so that "
+                "sibling responses would see each other: something has replaced the attention's forward, such as "
+                "padding removal, fused kernels or sequence parallelism; turn it off"
+            )
 
     @cached_property
     def causal(self) -> Tensor:
@@ -162,6 +182,7 @@ def attend(
     """
     if shared_prefix is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **options)
+    shared_prefix.reached.add(id(module))
     if has_flex_kernel(query.device):
         kernel = _flex_kernel(query.device.type)
         mask = shared_prefix.block_mask

@@ -10,12 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pivot.config.loading import load_file, overlay
+from pivot.config.loading import overlay
 from pivot.config.schema import sections
 from pivot.config.sections import Config
-from pivot.errors import UserError, nearest
+from pivot.errors import UserError
+from pivot.models.naming import TINY, resolve_model
+from pivot.setting_names import RECIPES, check_recipe, load_file
+from pivot.setting_names import recipe_names as names
 
-FOLDER = Path(__file__).parent
 NO_RECIPE = Config().recipe
 NEW_SECTIONS = {"prompt"}
 """Sections that the config.json of an older run lacks."""
@@ -27,28 +29,18 @@ SMALL_BYTES = 50 * 10**6
 __all__ = ["for_model", "from_mapping", "get", "names"]
 
 
-def names() -> list[str]:
-    """All recipes: those of the tiny model first, then the paper's."""
-    return sorted(
-        (path.stem for path in FOLDER.glob("*.yaml")), key=lambda name: (not name.startswith("tiny"), name)
-    )
-
-
 def get(name: str) -> Config:
     """The recipe's configuration.
 
     Example:
         get("geo3k-7b").rollout.responses == 8
     """
-    if name not in names():
-        raise UserError(f"There is no recipe {name!r}; {nearest(name, names())}.")
-    return replace(from_mapping(load_file(FOLDER / f"{name}.yaml")), recipe=name)
+    check_recipe(name)
+    return replace(from_mapping(load_file(RECIPES / f"{name}.yaml")), recipe=name)
 
 
 def for_model(model: str | None) -> str:
     """The recipe to start from if none is named: `tiny` for tiny models, `default` for all others."""
-    from pivot.models.loading import TINY, resolve_model
-
     if model is None or model in TINY:
         return TINY_RECIPE
     folder = Path(resolve_model(model))

@@ -34,6 +34,8 @@ class Page:
     links: list[tuple[str, str]] = field(default_factory=list)
     readouts: dict[str, Any] = field(default_factory=dict)
     groups: list[dict[str, Any]] = field(default_factory=list)
+    assets: str = "tokens"
+    """Name of the style and script beside the page's own."""
     has_figures: bool = True
     """Whether the charts are also written as files beside the page."""
 
@@ -56,10 +58,13 @@ class Page:
     def charts(self, charts: Sequence[Chart], style: str = "charts") -> str:
         return f'<div class="{style}">{"".join(map(self.chart, charts))}</div>' if charts else ""
 
+    def _own(self, kind: str) -> list[str]:
+        return [] if self.assets == "tokens" else [f"{self.assets}.{kind}"]
+
     def html(self) -> str:
         """The whole page."""
-        style = "".join((FOLDER / name).read_text() for name in ("page.css", "tokens.css"))
-        script = "\n".join((FOLDER / name).read_text() for name in ("page.js", "tokens.js"))
+        style = "".join((FOLDER / name).read_text() for name in ("page.css", "tokens.css", *self._own("css")))
+        script = "\n".join((FOLDER / name).read_text() for name in ("page.js", f"{self.assets}.js"))
         digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
         policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
         links = "".join(f'<a href="#{anchor}">{escape(text)}</a>' for anchor, text in self.links)

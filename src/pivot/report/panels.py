@@ -107,6 +107,13 @@ BUFFER = (
         smoothed=False,
     ),
     Panel(
+        "Informative groups",
+        "Sampled groups that are neither all right nor all wrong, by source",
+        {"buffer/informative_fresh": "fresh", "buffer/informative_replayed": "replayed"},
+        percent=True,
+        from_zero=True,
+    ),
+    Panel(
         "Age",
         "Steps since recorded, mean over anchors",
         {"buffer/score_age": "scores", "buffer/anchor_age": "responses"},

@@ -98,6 +98,9 @@ def read_run(folder: Path | str) -> RunData:
     by_step = {row["step"]: row for _, row in read_rows(run, "metrics.jsonl") if is_number(row.get("step"))}
     run.metrics = [by_step[step] for step in sorted(by_step)]
     listed = _read_object(run, "eval/scores.json").get("evaluations", [])
+    if not isinstance(listed, list):
+        run.gaps.append("eval/scores.json has no list of evaluations.")
+        listed = []
     run.evaluations = _in_order([e for e in listed if isinstance(e, dict) and is_number(e.get("accuracy"))])
     if len(run.evaluations) < len(listed):
         run.gaps.append(

@@ -118,7 +118,7 @@ def shrink(row: dict[str, Any], summary: GroupSummary) -> dict[str, Any]:
         "step": summary.step,
         "id": summary.prompt_id,
         "task": str(row.get("task") or ""),
-        "question": _with_marks(str(row.get("question", ""))),
+        "question": with_marks(str(row.get("question", ""))),
         "answer": str(row.get("answer", "")),
         "images": _images(row.get("images")),
         "corrupted": _images(row.get("corrupted_images")),
@@ -209,7 +209,7 @@ def _short(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-def _with_marks(question: str) -> str:
+def with_marks(question: str) -> str:
     """The question with its image marks in readable form, numbered if there are several."""
     first, *parts = question.split(IMAGE_MARK)
     for number, part in enumerate(parts, start=1):

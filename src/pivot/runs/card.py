@@ -15,7 +15,7 @@ from pivot.data import TRAINING_SETS, template
 from pivot.durable import write_bytes
 from pivot.evaluation.scoring import read_scores
 from pivot.evaluation.settings import comparability_notes
-from pivot.models.loading import TINY
+from pivot.models.naming import TINY
 from pivot.runs.checkpoint import CheckpointStore
 
 CARD = "README.md"

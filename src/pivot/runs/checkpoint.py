@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError
 
@@ -26,8 +26,10 @@ from pivot.checkpoint_reader import MANIFEST, find_damage
 from pivot.durable import disk_errors, finished_checkpoints, hash_files, sync_folder, sync_tree, write_json
 from pivot.engines.saving import Saving, in_background
 from pivot.errors import UserError
-from pivot.experience import ExperienceBuffer, storage
-from pivot.training.trainer import Trainer
+from pivot.experience import ExperienceBuffer, GroupStore, storage
+
+if TYPE_CHECKING:
+    from pivot.training.trainer import Trainer
 
 STATE = "state.json"
 VERSION = 1
@@ -41,6 +43,7 @@ class Boundary:
     step: int
     state: dict[str, Any]
     buffer: ExperienceBuffer
+    store: GroupStore | None = None
 
     @classmethod
     def of(cls, trainer: Trainer) -> Boundary:
@@ -53,7 +56,8 @@ class Boundary:
             "keep_rates": sources.keep_rates.state_dict(),
             "budgets": trainer.engine.budgets,
         }
-        return cls(trainer.finished_steps, state, sources.buffer.snapshot())
+        store = None if trainer.store is None else trainer.store.snapshot()
+        return cls(trainer.finished_steps, state, sources.buffer.snapshot(), store)
 
 
 def save_state(trainer: Trainer, folder: Path, boundary: Boundary | None = None) -> Saving | None:
@@ -68,6 +72,8 @@ def save_state(trainer: Trainer, folder: Path, boundary: Boundary | None = None)
     boundary = boundary or Boundary.of(trainer)
     saving = trainer.engine.save(folder)
     boundary.buffer.save(folder / "buffer")
+    if boundary.store is not None:
+        boundary.store.save(folder / "groups")
     write_json(folder / STATE, boundary.state)
     return saving
 
@@ -80,6 +86,8 @@ def load_state(trainer: Trainer, folder: Path) -> None:
             f"{folder} was written in state format {state.get('version')}; this pivot reads {VERSION}"
         )
     trainer.sources.buffer.load_state_dict(storage.load_state(folder / "buffer"))
+    if trainer.store is not None:
+        trainer.store.load(folder / "groups")
     trainer.sources.stream.load_state_dict(state["stream"])
     trainer.gate.load_state_dict(state["gate"])
     if "keep_rates" in state:  # absent in the first version's checkpoints, as are the budgets

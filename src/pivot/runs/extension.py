@@ -13,15 +13,14 @@ from pivot.config.describe import spell
 from pivot.config.schema import all_fields
 from pivot.durable import write_json
 from pivot.errors import UserError
-from pivot.runs.folder import RunFolder, has_progress, holds_run
+from pivot.runs.folder import RunFolder, require_run
 
 STEPS = "train.steps"
 
 
 def stored_config(out: Path) -> Config:
     """The configuration in a run's folder."""
-    if not holds_run(out) and not has_progress(out):
-        raise UserError(f"{out} holds no run: there is no config.json in it.")
+    require_run(out)
     return from_dict(read_config(out)[0])
 
 

@@ -65,8 +65,7 @@ class RunFolder:
     @classmethod
     def open(cls, path: Path, *, sync: bool = True) -> RunFolder:
         """The folder of a run that continues."""
-        if not holds_run(path) and not has_progress(path):
-            raise UserError(f"{path} holds no run: there is no config.json in it.")
+        require_run(path)
         return cls(path, sync=sync)
 
     def write_config(self, config: Mapping[str, Any]) -> None:
@@ -174,6 +173,12 @@ def holds_run(path: Path) -> bool:
 def has_progress(path: Path) -> bool:
     """Whether a run in `path` has finished a step."""
     return (path / METRICS).exists() or (path / "checkpoints").exists()
+
+
+def require_run(path: Path) -> None:
+    """Raise a UserError unless `path` holds a run."""
+    if not holds_run(path) and not has_progress(path):
+        raise UserError(f"{path} holds no run: there is no config.json in it.")
 
 
 def read_status(run: Path) -> dict[str, Any]:

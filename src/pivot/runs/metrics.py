@@ -97,6 +97,8 @@ def _rollout(outcome: StepOutcome) -> Row:
         "rollout/groups_dropped": len(selection.sampled) - len(selection.kept) - len(selection.surplus),
         "rollout/tries": selection.rounds,
         "rollout/tokens": sum(lengths),
+        **({} if outcome.noise_level is None else {"rollout/noise_level": outcome.noise_level}),
+        **({} if outcome.num_stored is None else {"rollout/groups_stored": outcome.num_stored}),
     }
 
 
@@ -170,11 +172,30 @@ def _buffer(outcome: StepOutcome, buffer: ExperienceBuffer) -> Row:
         "buffer/replay_share": _mean([g.replayed for g in kept]),
         "buffer/score_age": outcome.anchors.age,
     }
+    row |= replay_gain(outcome.selection.sampled)
     anchors = [g.anchor for g in kept if g.anchor is not None]
     if anchors:
         row["buffer/anchor_age"] = _mean([a.age for a in anchors])
         row["buffer/times_drawn"] = _mean([a.times_drawn for a in anchors])
     return row
+
+
+def replay_gain(sampled: Sequence[RolloutGroup]) -> Row:
+    """Whether replay pays: informative groups per sampled group, beyond what fresh prompts alone would have given.
+
+    A group is informative if some of its responses are correct and some are not. The gain is linear in the counts, so
+    that its mean over steps means something.
+    """
+    fresh = [group.is_informative for group in sampled if not group.replayed]
+    replayed = [group.is_informative for group in sampled if group.replayed]
+    if not fresh or not replayed:
+        return {}
+    gain = len(replayed) / len(sampled) * (_mean(replayed) - _mean(fresh))
+    return {
+        "buffer/informative_fresh": _mean(fresh),
+        "buffer/informative_replayed": _mean(replayed),
+        "buffer/replay_gain": gain,
+    }
 
 
 def _optimisation(outcome: StepOutcome) -> Row:

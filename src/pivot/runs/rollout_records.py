@@ -54,7 +54,7 @@ class _Writer:
             "task": group.prompt.task,
             "question": group.prompt.question,
             "answer": group.prompt.answer,
-            "images": [_data_uri(open_rgb(source)) for source in group.prompt.images],
+            "images": [data_uri(open_rgb(source)) for source in group.prompt.images],
             "corrupted_images": self._corrupted(group.prompt) if with_corrupted else [],
             "replayed": group.replayed,
             "anchor": self._anchor(g),
@@ -127,14 +127,15 @@ class _Writer:
     def _corrupted(self, prompt: Prompt) -> list[str]:
         corruptor = self.engine.corruptor
         corrupted = corruptor.corrupt(self.engine.encoder.encode(prompt), self.step)
-        return [_data_uri(self.engine.encoder.family.picture(image)) for image in corrupted.images]
+        return [data_uri(self.engine.encoder.family.picture(image)) for image in corrupted.images]
 
 
 def _numbers(values: Tensor) -> Sequence[float]:
     return [round(v, 5) for v in values.tolist()]
 
 
-def _data_uri(image: Image.Image) -> str:
+def data_uri(image: Image.Image) -> str:
+    """The image for a page, at most WIDEST pixels wide."""
     if image.width > WIDEST:
         image = image.resize((WIDEST, max(1, round(image.height * WIDEST / image.width))))
     buffer = io.BytesIO()

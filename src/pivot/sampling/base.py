@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Literal, Protocol
 
@@ -14,6 +14,8 @@ from pivot.errors import UserError
 from pivot.types import PreparedPrompt, Prompt, Response
 
 SamplerName = Literal["native", "vllm"]
+Refill = Callable[[Mapping[int, list[Response]]], Sequence[PreparedPrompt]]
+"""Called with the groups that finished since the last call, by index; returns more prompts, whose indices go on."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,8 @@ class SampleRequest:
     """Seeds the draws together with the prompt's id and the sample's index; who draws does not matter."""
     blank: bool = False
     """Show grey canvases of the same size instead of the images, to measure the language prior."""
+    refill: Refill | None = field(default=None, compare=False)
+    """Servers that finish groups one by one, in no fixed order, may ask for more while others are still running."""
 
 
 class Sampler(Protocol):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from pivot.config.loading import load_file, overlay
+from pivot.config import load_file, overlay
 from pivot.config.methods import find_method
 from pivot.errors import UserError, nearest
 from pivot.evaluation.sets import check_name, expand

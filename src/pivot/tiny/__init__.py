@@ -5,10 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from pivot.errors import UserError
-from pivot.tiny.model import build_image_processor, build_model
-from pivot.tiny.tokenizer import build_tokenizer
-
-__all__ = ["STARTS", "build_image_processor", "build_model", "build_tokenizer", "checkpoint_path"]
 
 STARTS = ("easy", "hard")
 """The shipped checkpoints: `easy` has the skill behind bad habits, `hard` also perceives less well."""

@@ -1,7 +1,8 @@
 """Trajectory-level anchors y_exp for the groups a step trains on (Eq. 4, 5, 7).
 
 The candidates of a replayed prompt are captured when it is drawn, and scored at the weights of the step's start. Of the
-most stable half of them, the one that depends most on the image becomes the anchor.
+most stable half of them, the one that depends most on the image becomes the anchor; ExGRPO takes the one of lowest
+entropy, for which no corrupted image is needed.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from pivot.experience import Draw, ExperienceBuffer, StoredResponse
 from pivot.method import Method, select_anchor
 from pivot.training.batch import unit_of
 from pivot.types import Anchor, Reward, RolloutGroup
+
+UNKNOWN = float("nan")
+"""V of a response that nobody computed, as the buffer stores it."""
 
 
 @dataclass
@@ -40,6 +44,11 @@ class AnchorSelector:
     """Expert demonstrations by prompt id (CalibRL); empty for other methods."""
 
     @property
+    def _by_entropy(self) -> bool:
+        """Whether H alone decides (ExGRPO)."""
+        return self.method.anchors is not None and self.method.anchors.anchor_choice == "entropy"
+
+    @property
     def _keeps_scores(self) -> bool:
         """Whether scores are those of the step that stored a response (`anchor_scores=collected`)."""
         anchors = self.method.anchors
@@ -47,7 +56,7 @@ class AnchorSelector:
 
     def scoring(self, groups: Sequence[RolloutGroup], step: int) -> ScoreRequest:
         """What has to be scored before the anchors of these groups can be chosen."""
-        return _request([g for g in groups if self._needs_scores(g)], step)
+        return self._request([g for g in groups if self._needs_scores(g)], step)
 
     def fix(self, groups: Sequence[RolloutGroup], step: int) -> AnchorScores:
         """Give each group that has candidates its anchor, with log-probs at the weights of the step's start."""
@@ -71,7 +80,7 @@ class AnchorSelector:
         found: list[RolloutGroup] = []
         for group in groups:
             stored = self.buffer.candidates(group.prompt.id) if group.prompt.id in self.buffer else []
-            unscored = tuple(_candidate(response) for response in stored if not response.is_scored)
+            unscored = tuple(_candidate(response) for response in stored if not self._is_scored(response))
             if unscored:
                 prepared = self.engine.prepare(group.prompt)  # dropped groups have released theirs
                 found.append(RolloutGroup(group.prompt, candidates=unscored, prepared=prepared))
@@ -87,19 +96,25 @@ class AnchorSelector:
         """
         if self.method.has_experts or len(group.candidates) < 2:
             return False
-        return not self._keeps_scores or not all(c.is_scored for c in group.candidates)
+        return not self._keeps_scores or not all(map(self._is_scored, group.candidates))
+
+    def _is_scored(self, candidate: Anchor | StoredResponse) -> bool:
+        return candidate.is_scored or (self._by_entropy and candidate.entropy is not None)
 
     def _choose(self, groups: Sequence[RolloutGroup], step: int) -> AnchorScores:
         scored = [g for g in groups if self._needs_scores(g)]
         known = [g for g in groups if not self._needs_scores(g)]
         self._score_candidates(scored, step)
-        scores = AnchorScores(_mean([c.dependency or 0.0 for g in scored for c in g.candidates]))
+        dependencies = [c.dependency or 0.0 for g in scored for c in g.candidates]
+        scores = AnchorScores(None if self._by_entropy else _mean(dependencies))
         if self._keeps_scores:
             scores.age = _mean([c.score_age for g in known for c in g.candidates]) or 0.0
         anchors = self.method.anchors
         assert anchors is not None
         for group in groups:
-            group.anchor = group.candidates[_select(group.candidates, anchors.anchor_keep)]
+            # One candidate is left to choose from: that of lowest entropy, the newer of equal ones.
+            keep = 1e-9 if self._by_entropy else anchors.anchor_keep
+            group.anchor = group.candidates[_select(group.candidates, keep)]
         for group in scored:
             self._keep_scores(group, step)
         return scores
@@ -108,26 +123,33 @@ class AnchorSelector:
         """All candidates of each group under both images, with one corrupted image per prompt."""
         if not groups:
             return
-        found = self.engine.score(_request(groups, step))
-        assert found.divergence_BT is not None
+        found = self.engine.score(self._request(groups, step))
         entropy_B = response_means(found.entropy_BT, found.mask_BT).tolist()
-        dependency_B = response_means(found.divergence_BT, found.mask_BT).tolist()
+        dependency_B: list[float | None] = [None] * len(entropy_B)
+        if not self._by_entropy:
+            assert found.divergence_BT is not None
+            dependency_B = response_means(found.divergence_BT, found.mask_BT).tolist()
         pairs = [(group.prompt, candidate) for group in groups for candidate in group.candidates]
         for row, (prompt, candidate) in enumerate(pairs):
+            candidate.entropy = entropy_B[row]
             # Without an image there is nothing to corrupt: V = 0 exactly.
-            candidate.entropy, candidate.dependency = (
-                entropy_B[row],
-                dependency_B[row] if prompt.images else 0.0,
-            )
+            candidate.dependency = dependency_B[row] if prompt.images or self._by_entropy else 0.0
             candidate.logprobs_T = found.logprobs_BT[row, : len(candidate)]
             candidate.entropy_T = found.entropy_BT[row, : len(candidate)]
+
+    def _request(self, groups: Sequence[RolloutGroup], step: int) -> ScoreRequest:
+        view = "clean" if self._by_entropy else "both"
+        units = [unit_of(g, [c.token_ids_T for c in g.candidates]) for g in groups]
+        return ScoreRequest(units, step, view)
 
     def _keep_scores(self, group: RolloutGroup, step: int) -> None:
         """Record today's scores with the responses that are still in the buffer."""
         name = group.prompt.id
         held = {c.serial for c in self.buffer.candidates(name)} if name in self.buffer else set()
         scores = {
-            c.serial: (c.entropy or 0.0, c.dependency or 0.0) for c in group.candidates if c.serial in held
+            c.serial: (c.entropy or 0.0, UNKNOWN if c.dependency is None else c.dependency)
+            for c in group.candidates
+            if c.serial in held
         }
         if scores:
             self.buffer.update_scores(name, scores, step=step)
@@ -168,17 +190,13 @@ def _candidate(stored: StoredResponse, draw: Draw | None = None, step: int = 0) 
     )
 
 
-def _request(groups: Sequence[RolloutGroup], step: int) -> ScoreRequest:
-    return ScoreRequest([unit_of(g, [c.token_ids_T for c in g.candidates]) for g in groups], step, "both")
-
-
 def _select(candidates: Sequence[Anchor], keep: float) -> int:
     """Eq. 7; candidates come oldest first, and a tie goes to the newer one."""
     if len(candidates) == 1:
         return 0
-    assert all(c.is_scored for c in candidates), "an unscored candidate cannot be compared"
+    assert all(c.entropy is not None for c in candidates), "an unscored candidate cannot be compared"
     entropy = torch.tensor([c.entropy for c in candidates])
-    dependency = torch.tensor([c.dependency for c in candidates])
+    dependency = torch.tensor([c.dependency or 0.0 for c in candidates])
     return int(select_anchor(entropy, dependency, keep=keep))
 
 

@@ -83,10 +83,12 @@ def build_batch(
     minibatch_groups: int,
     sum_anchor: bool = False,
     mask_truncated: bool = False,
+    max_tokens: int | None = None,
 ) -> Batch:
     """The rows of the groups, in their order; `sum_anchor` for the gap of whole sequences (`seq_sum`).
 
-    With `mask_truncated` a truncated response has no valid token; its reward still counts in its group.
+    With `mask_truncated` a truncated response has no valid token; its reward still counts in its group. `max_tokens` is
+    the length limit of responses.
     """
     rows = [(group, response) for group in groups for response in group.responses]
     is_old = [_is_experience(group, response) for group, response in rows]
@@ -120,6 +122,8 @@ def build_batch(
         old_logprobs_BT=padded(response.logprobs_T for _, response in rows),
         sampler_logprobs_BT=None if all(values is None for values in sampled) else padded(sampled),
         off_policy_B=torch.tensor(is_old),
+        stored_B=torch.tensor([response.stored for _, response in rows]),
+        max_tokens=max_tokens,
         anchor_logprob_B=torch.stack(means),
         anchor_logprobs_BT=torch.stack(by_index),
     )

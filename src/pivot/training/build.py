@@ -9,8 +9,8 @@ from typing import Any
 from pivot.config import Config
 from pivot.engines.base import Engine
 from pivot.errors import UserError
-from pivot.experience import ExperienceBuffer, ReplayGate
-from pivot.method import Replay
+from pivot.experience import ExperienceBuffer, GroupStore, ReplayGate
+from pivot.method import Method, Replay
 from pivot.rewards.judge import MEMORY, Judge, RewardRules, RewardSource, open_judge
 from pivot.sampling import Sampling
 from pivot.training.anchors import AnchorSelector
@@ -87,6 +87,7 @@ def build_trainer(
     buffer = ExperienceBuffer(
         responses_per_prompt=replay.responses_per_prompt or config.rollout.responses,
         max_prompts=config.buffer.max_prompts,
+        bucket_sigma=replay.bucket_sigma,
         seed=seed,
     )
     experts = expert_demonstrations(config, prompts, engine.encoder)
@@ -95,11 +96,19 @@ def build_trainer(
         plan=plan_of(config),
         engine=engine,
         sources=_sources(config, prompts, buffer, sets or {"": list(prompts)}),
+        store=_store(method, seed),
         gate=ReplayGate(replay.solved_threshold, round(replay.warmup_share * config.train.steps)),
         judge=judge,
         anchor_selector=AnchorSelector(method, engine, buffer, experts),
         clock=clock,
     )
+
+
+def _store(method: Method, seed: int) -> GroupStore | None:
+    stored = method.stored
+    if stored is None:
+        return None
+    return GroupStore(stored.stored_groups, by_score=stored.flat_groups == "by_score", seed=seed)
 
 
 def _sources(
@@ -120,6 +129,7 @@ def plan_of(config: Config) -> StepPlan:
         sampling=Sampling(rollout.temperature, rollout.top_p, rollout.top_k, rollout.max_tokens),
         seed=config.train.seed,
         learning_rate=partial(learning_rate, config),
+        steps=config.train.steps,
         oversample=rollout.oversample,
         recompute_logprobs=rollout.recompute_logprobs,
         store_logprobs=config.method.trains_on_experience if stored is None else stored,

@@ -202,6 +202,38 @@ class Selection:
         ids = self._take_fresh(self._missing(replayed=False))
         return [*map(self._replayed_group, draws), *(RolloutGroup(self.sources.prompts[i]) for i in ids)]
 
+    def refill(self, finished: Sequence[RolloutGroup], pending: Sequence[RolloutGroup]) -> list[RolloutGroup]:
+        """More prompts during a round, where the groups still being sampled are not expected to fill the quotas.
+
+        Nothing is kept yet: which groups finish early depends on their length, so the filter sees them in the order of
+        the draw when all have finished.
+        """
+        if self.tries == self._last_try:
+            return []
+        asked = {replayed: self._asked_meanwhile(replayed, finished, pending) for replayed in (True, False)}
+        draws = (
+            self.sources.buffer.draw(asked[True], exclude=self._used, step=self.step) if asked[True] else []
+        )
+        self._used |= {draw.prompt_id for draw in draws}
+        ids = self.sources.stream.take(asked[False], exclude=self._used) if asked[False] else []
+        self._used |= set(ids)
+        self.tries += bool(draws or ids)
+        return [*map(self._replayed_group, draws), *(RolloutGroup(self.sources.prompts[i]) for i in ids)]
+
+    def _asked_meanwhile(
+        self, replayed: bool, finished: Sequence[RolloutGroup], pending: Sequence[RolloutGroup]
+    ) -> int:
+        own = [group for group in finished if group.replayed == replayed]
+        good = sum(map(self._is_informative, own))
+        missing = self._missing(replayed=replayed) - good
+        if missing <= 0:
+            return 0
+        asked, (survived, sampled) = missing, self._survived(replayed)
+        if self.quotas.oversample and self.quotas.filter_groups:
+            rates = self.sources.keep_rates
+            asked = rates.prompts_for(missing, replayed, survived + good, sampled + len(own))
+        return max(0, asked - sum(group.replayed == replayed for group in pending))
+
     def filter(self, groups: Sequence[RolloutGroup]) -> None:
         """Keep the groups that carry a signal, up to the quota of their source; set aside non-finite rewards."""
         self.rounds += 1

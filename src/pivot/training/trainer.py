@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
+from pivot.data.noise import noisy_prompt
 from pivot.engines.base import Engine, ScoreRequest, Skipped
-from pivot.experience import ReplayGate, StoredResponse
+from pivot.experience import GroupStore, ReplayGate, StoredResponse
 from pivot.method import Batch, Diagnostics, Method, allocate_advantage, truncated_importance
 from pivot.models.encoding import UnreadablePrompt
 from pivot.models.rows import PromptWithResponses
@@ -20,7 +22,8 @@ from pivot.training.anchors import AnchorScores, AnchorSelector
 from pivot.training.batch import build_batch, minibatches, shuffled, units_of, with_experience
 from pivot.training.clock import PhaseClock
 from pivot.training.selection import Quotas, Selection, Sources
-from pivot.types import Response, Reward, RolloutGroup
+from pivot.training.stored import as_group, is_varied, store_groups
+from pivot.types import PreparedPrompt, Response, Reward, RolloutGroup
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,8 @@ class StepPlan:
     seed: int
     learning_rate: Callable[[int], float]
     """By step."""
+    steps: int = 1
+    """Of the whole run, for schedules."""
     oversample: bool = True
     """Sample more prompts than are missing, by the share that the filter recently dropped."""
     recompute_logprobs: bool = False
@@ -79,6 +84,10 @@ class StepOutcome:
     batch: Batch | None = None
     diagnostics: Diagnostics | None = None
     update: UpdateSummary | None = None
+    noise_level: float | None = None
+    """Diffusion step of the noise that part of the responses were sampled under (NoisyRollout)."""
+    num_stored: int | None = None
+    """Stored groups that were trained on (SSR)."""
 
 
 @dataclass
@@ -93,6 +102,8 @@ class Trainer:
     judge: Judge
     anchor_selector: AnchorSelector
     clock: PhaseClock
+    store: GroupStore | None = None
+    """Groups of earlier steps, for methods that replay them."""
     finished_steps: int = 0
     updating_step: int = 0
     """The latest step whose update has begun: from then on the weights are no longer those of the step before."""
@@ -109,13 +120,17 @@ class Trainer:
         self._record(selection.sampled, step)  # x -> {p-hat, Y+}, whatever the filter says
         outcome = StepOutcome(step, self.plan.learning_rate(step), selection, self.gate.is_open)
         self.gate.observe(_solved_ratio(selection.sampled), step)
+        outcome.noise_level = self._noise_level(step)
+        kept = self._refilled(selection, outcome)  # SSR: stored groups for those of equal rewards
         if selection.nonfinite:
             outcome.update = UpdateSummary(skipped=[Skipped("reward", selection.nonfinite)])
-        elif selection.kept:
-            outcome.anchors = self._anchor(selection, step)  # Eq. 4, 5, 7: y_exp
-            outcome.groups, batch = self._batch(selection.kept, step)
+        elif kept:
+            outcome.anchors = self._anchor(kept, selection, step)  # Eq. 4, 5, 7: y_exp
+            outcome.groups, batch = self._batch(kept, step)
             batch = self._score(outcome.groups, batch, step)  # log p, log q, H
             batch, outcome.diagnostics = allocate_advantage(self.method, batch)  # Eq. 2, 10-15: A_final
+            if self.store is not None:
+                store_groups(self.store, self.method, outcome.groups, batch, step)
             self.updating_step = step
             outcome.update = self._update(outcome.groups, batch, outcome.lr)  # Eq. 3, 8, 9, 16
             outcome.batch = batch
@@ -143,12 +158,54 @@ class Trainer:
             self.engine.read_images([group.prompt for group in drawn])
             groups = [group for group in drawn if self._prepare(group, selection)]
             plan, step = self.plan, selection.step
-            request = SampleRequest(plan.responses, plan.sampling, (plan.seed, step))
+            refill = partial(self._refill, groups, selection)
+            request = SampleRequest(plan.responses, plan.sampling, (plan.seed, step), refill=refill)
             prompts = [group.prepared for group in groups if group.prepared is not None]
-            sampled = self.engine.sample(prompts, request, self._scored_later(groups, selection))
+            sampled = self._draw(prompts, request, self._scored_later(groups, selection), step)
             for group, responses in zip(groups, sampled, strict=True):
                 group.responses = responses
             return groups
+
+    def _draw(
+        self,
+        prompts: Sequence[PreparedPrompt],
+        request: SampleRequest,
+        later: Sequence[ScoreRequest],
+        step: int,
+    ) -> list[list[Response]]:
+        """All responses under the clean image, or the last ones of each group under a noisy one (NoisyRollout)."""
+        level, noise = self._noise_level(step), self.method.noise
+        num_noisy = 0 if noise is None or not level else noise.num_noisy(request.num_samples)
+        num_clean = request.num_samples - num_noisy
+        if not num_noisy or level is None:
+            return self.engine.sample(prompts, request, later)
+        seen = [self.engine.prepare(noisy_prompt(p.prompt, level, (self.plan.seed, step))) for p in prompts]
+        request = replace(request, refill=None)  # both halves of a round have the same prompts
+        clean: list[list[Response]] = [[] for _ in prompts]
+        if num_clean:
+            clean = self.engine.sample(prompts, replace(request, num_samples=num_clean), later)
+        noisy = self.engine.sample(seen, replace(request, num_samples=num_noisy))
+        return [[*some, *map(_unscored, others)] for some, others in zip(clean, noisy, strict=True)]
+
+    def _noise_level(self, step: int) -> int | None:
+        noise = self.method.noise
+        return None if noise is None else int(noise.level(step, self.plan.steps))
+
+    def _refill(
+        self, groups: list[RolloutGroup], selection: Selection, finished: Mapping[int, list[Response]]
+    ) -> list[PreparedPrompt]:
+        """Reward groups while others are still being sampled, and add prompts to the round (`groups`) if need be."""
+        for index, responses in finished.items():
+            groups[index].responses = responses
+        self._judge([groups[index] for index in finished])
+        drawn = selection.refill(
+            [group for group in groups if group.responses], [group for group in groups if not group.responses]
+        )
+        if drawn:
+            self.engine.read_images([group.prompt for group in drawn])
+        new = [group for group in drawn if self._prepare(group, selection)]
+        groups += new
+        return [group.prepared for group in new if group.prepared is not None]
 
     def _prepare(self, group: RolloutGroup, selection: Selection) -> bool:
         try:
@@ -169,12 +226,15 @@ class Trainer:
 
     def _reward(self, groups: Sequence[RolloutGroup]) -> None:
         with self.clock.phase("verify"):
-            rows = [(group.prompt, response) for group in groups for response in group.responses]
-            rewards = self.judge.judge(
-                [prompt for prompt, _ in rows], [response.text for _, response in rows]
-            )
-            for (_, response), reward in zip(rows, rewards, strict=True):
-                response.reward = self._with_penalty(reward, response)
+            self._judge(groups)
+
+    def _judge(self, groups: Sequence[RolloutGroup]) -> None:
+        rows = [(g.prompt, response) for g in groups for response in g.responses if response.reward is None]
+        if not rows:
+            return
+        rewards = self.judge.judge([prompt for prompt, _ in rows], [response.text for _, response in rows])
+        for (_, response), reward in zip(rows, rewards, strict=True):
+            response.reward = self._with_penalty(reward, response)
 
     def _with_penalty(self, reward: Reward, response: Response) -> Reward:
         """Right and wrong stay what they are."""
@@ -218,11 +278,24 @@ class Trainer:
                 response.logprobs_T = found.logprobs_BT[row, : len(response)]
                 response.entropy_T = found.entropy_BT[row, : len(response)]
 
-    def _anchor(self, selection: Selection, step: int) -> AnchorScores:
+    def _refilled(self, selection: Selection, outcome: StepOutcome) -> list[RolloutGroup]:
+        """The kept groups; stored ones take the places of those with equal rewards, and places left open."""
+        if self.store is None:
+            return selection.kept
+        varied = [group for group in selection.kept if is_varied(group, self.method)]
+        missing = self.plan.prompts - len(varied)
+        drawn = self.store.draw(missing, selection.step, exclude={group.prompt.id for group in varied})
+        stored = [as_group(self.sources.prompts[group.prompt_id], group) for group in drawn]
+        stored = [group for group in stored if self._prepare(group, selection)]
+        outcome.num_stored = len(stored)
+        flat = [group for group in selection.kept if not is_varied(group, self.method)]
+        return [*varied, *stored, *flat[: missing - len(stored)]]
+
+    def _anchor(self, kept: Sequence[RolloutGroup], selection: Selection, step: int) -> AnchorScores:
         if not self.method.needs_anchors:
             return AnchorScores()
         with self.clock.phase("anchors"):
-            scores = self.anchor_selector.fix(selection.kept, step)
+            scores = self.anchor_selector.fix(kept, step)
             self.anchor_selector.collect(selection.sampled, step)
             return scores
 
@@ -237,19 +310,26 @@ class Trainer:
             minibatch_groups=self.plan.minibatch_prompts,
             sum_anchor=self.method.sums_anchor,
             mask_truncated=self.plan.mask_truncated,
+            max_tokens=self.plan.sampling.max_tokens,
         )
-        return groups, batch
+        return groups, replace(batch, progress=(step - 1) / max(self.plan.steps - 1, 1))
 
     def _score(self, groups: Sequence[RolloutGroup], batch: Batch, step: int) -> Batch:
         """The passes that sampling did not make: the corrupted image, the reference, and a clean one if needed."""
-        cap = self.plan.importance_cap
+        cap, similar = self.plan.importance_cap, self.method.needs_similarity
         width, units = batch.mask_BT.shape[1], units_of(groups)
+        recompute = self.plan.recompute_logprobs or _lacks_logprobs(groups)
         with self.clock.phase("score"):
-            if self.plan.recompute_logprobs or _lacks_logprobs(groups):
-                found = self.engine.score(ScoreRequest(units, step, "clean"))
+            if recompute or similar:
+                found = self.engine.score(ScoreRequest(units, step, "clean", with_similarity=similar))
+                if similar:
+                    assert found.similarity_BT is not None
+                    batch = replace(batch, similarity_BT=_as_wide(found.similarity_BT, width))
+            if recompute:
                 clean_BT = _as_wide(found.logprobs_BT, width)
-                # An experience keeps the log-probs that were recorded with it.
-                old_BT = torch.where(batch.given("off_policy_B")[:, None], batch.old_logprobs_BT, clean_BT)
+                # What an earlier step sampled keeps the log-probs that were recorded with it.
+                is_old_B = batch.given("off_policy_B") | batch.given("stored_B")
+                old_BT = torch.where(is_old_B[:, None], batch.old_logprobs_BT, clean_BT)
                 entropy_BT = _as_wide(found.entropy_BT, width)
                 batch = replace(
                     batch, clean_logprobs_BT=clean_BT, entropy_BT=entropy_BT, old_logprobs_BT=old_BT
@@ -307,8 +387,14 @@ def _replayable(group: RolloutGroup) -> list[Response]:
 
 
 def _lacks_logprobs(groups: Sequence[RolloutGroup]) -> bool:
-    """Whether another program sampled."""
-    return any(response.logprobs_T is None for group in groups for response in group.responses)
+    """Whether another program, other weights or another image sampled."""
+    responses = [response for group in groups for response in group.responses]
+    return any(response.stored or response.logprobs_T is None for response in responses)
+
+
+def _unscored(response: Response) -> Response:
+    """Without the log-probs and entropies, which belong to another image."""
+    return replace(response, logprobs_T=None, entropy_T=None, sampler_logprobs_T=None)
 
 
 def _as_wide(values_BT: Tensor, width: int) -> Tensor:

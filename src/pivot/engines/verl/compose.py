@@ -7,6 +7,7 @@ import json
 import shlex
 import sys
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,10 @@ import torch
 
 from pivot.config import Config
 from pivot.engines.settings import logprob_temperature
-from pivot.models.loading import TINY, resolve_model
+from pivot.errors import UserError
+from pivot.models.architecture import Architecture, find_architecture
+from pivot.models.family import FAMILIES, find_family
+from pivot.models.naming import TINY, resolve_model
 
 MODULE = "pivot.engines.verl"
 ROLLOUTS = "pivot.engines.verl.rollouts"
@@ -22,6 +26,12 @@ OBJECT_STORE = 300_000_000
 """Bytes of a local Ray's object store on CPUs, where models are tiny."""
 GPU_SHARE = 0.6
 """Share of a GPU's memory for the rollout server while it is awake."""
+SERVED_SHARE = 0.4
+"""Share of a GPU's memory that a server's weights may take; larger models are split over several GPUs."""
+USABLE = 0.9
+"""Share of a GPU's memory to plan with."""
+USUAL_GPU = 80 * 10**9
+"""Bytes of a GPU, where this machine has none."""
 
 
 @dataclass(frozen=True)
@@ -79,9 +89,13 @@ def compose(
         **_run(config, run, resume),
         **_trainer(config, cluster),
         **_actor(config, on_cpu),
+        **_adapters(config),
         **_rollout(config, cluster, on_cpu),
         **_ray(cluster, on_cpu, temporary),
     }
+    if not on_cpu and offloads(config, cluster, _gpu_bytes()):
+        at = "actor_rollout_ref.actor.fsdp_config"
+        settings |= {f"{at}.param_offload": True, f"{at}.optimizer_offload": True}
     command = (
         sys.executable,
         "-m",
@@ -135,7 +149,6 @@ def _trainer(config: Config, cluster: ClusterOptions) -> dict[str, Any]:
         "trainer.device": device_of(config),
         "trainer.nnodes": cluster.nodes,
         "trainer.n_gpus_per_node": cluster.gpus,
-        "trainer.total_training_steps": train.steps,
         "trainer.total_epochs": 1,
         "trainer.save_freq": -1,
         "trainer.test_freq": -1,
@@ -170,6 +183,9 @@ def _actor(config: Config, on_cpu: bool) -> dict[str, Any]:
         f"{actor}.optim.betas": [train.adam_beta1, train.adam_beta2],
         f"{actor}.optim.clip_grad": train.grad_clip,
         f"{actor}.grad_clip": train.grad_clip,
+        f"{actor}.fsdp_config.seed": train.seed,
+        # Else every rank keeps the gradient of the whole model until the last micro-batch; adapters' are small.
+        f"{actor}.fsdp_config.use_no_sync_for_gradient_accumulation": bool(model.lora_rank),
         # verl keeps its reference model on the CPU between passes; without a GPU it cannot be moved.
         f"{ref}.fsdp_config.forward_only": not on_cpu,
     }
@@ -185,6 +201,60 @@ def _actor(config: Config, on_cpu: bool) -> dict[str, Any]:
     return settings
 
 
+def _adapters(config: Config) -> dict[str, Any]:
+    """LoRA as in the local engine: its layers, and twice the rank as alpha. Servers receive merged weights."""
+    rank, at = config.model.lora_rank, "actor_rollout_ref.model"
+    if not rank:
+        return {}
+    texts = "|".join(sorted({find_family(name).text_name for name in FAMILIES}))
+    return {
+        f"{at}.lora_rank": rank,
+        f"{at}.lora_alpha": 2 * rank,
+        f"{at}.target_modules": f"model[.]({texts})[.].*[.](q|k|v|o|gate|up|down)_proj",
+        f"{at}.lora.merge": True,
+    }
+
+
+def offloads(config: Config, cluster: ClusterOptions, gpu_bytes: int = USUAL_GPU) -> bool:
+    """Whether ranks keep weights and optimizer in the machine's memory while they are not used: always on one GPU, and
+    where they would not fit beside an awake rollout server."""
+    model = _architecture(config.model.path)
+    if cluster.ranks == 1 or model is None:
+        return cluster.ranks == 1
+    adapters = config.model.lora_rank * model.adapter_parameters
+    frozen = model.vision_parameters if config.model.freeze_vision else 0
+    trained = adapters or model.parameters - frozen
+    shards = (4 * (model.parameters + adapters) + 8 * trained) / cluster.ranks
+    return shards + GPU_SHARE * gpu_bytes > USABLE * gpu_bytes
+
+
+def tensor_parallel(config: Config, cluster: ClusterOptions, gpu_bytes: int = USUAL_GPU) -> int:
+    """GPUs of a node that share one rollout server: the fewest that hold the model's bfloat16 weights.
+
+    Example:
+        tensor_parallel(recipes.get("geo3k-32b"), ClusterOptions(gpus=8)) == 4
+    """
+    model, shared = _architecture(config.model.path), 1
+    if model is None:
+        return shared
+    while 2 * model.parameters / shared > SERVED_SHARE * gpu_bytes and cluster.gpus % (2 * shared) == 0:
+        shared *= 2
+    return shared
+
+
+@cache
+def _architecture(path: str) -> Architecture | None:
+    """None: a hub id that is not on this machine, and not a published size."""
+    try:
+        return find_architecture(path)
+    except UserError:
+        return None
+
+
+def _gpu_bytes() -> int:
+    return torch.cuda.get_device_properties(0).total_memory if torch.cuda.is_available() else USUAL_GPU
+
+
 def _rollout(config: Config, cluster: ClusterOptions, on_cpu: bool) -> dict[str, Any]:
     rollout, at = config.rollout, "actor_rollout_ref.rollout"
     name = cluster.rollout or ("pivot" if on_cpu else "vllm")
@@ -195,7 +265,7 @@ def _rollout(config: Config, cluster: ClusterOptions, on_cpu: bool) -> dict[str,
         f"{at}.temperature": rollout.temperature,
         f"{at}.top_p": rollout.top_p,
         f"{at}.top_k": rollout.top_k or -1,
-        f"{at}.tensor_model_parallel_size": 1,
+        f"{at}.tensor_model_parallel_size": (1 if on_cpu else tensor_parallel(config, cluster, _gpu_bytes())),
         f"{at}.max_model_len": rollout.max_prompt_tokens + rollout.max_tokens,
         f"{at}.dtype": config.model.dtype,
         f"{at}.agent.num_workers": 1,

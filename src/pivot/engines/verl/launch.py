@@ -27,10 +27,12 @@ from pivot.durable import finished_checkpoints, read_json, write_json
 from pivot.engines.settings import model_options
 from pivot.engines.verl.child import LOG, POLL_SECONDS, STOP, Child
 from pivot.engines.verl.compose import ClusterOptions, compose, device_of
+from pivot.engines.verl.environment import INSTALL, check_found
 from pivot.engines.verl.nodes import count_nodes
+from pivot.engines.verl.overrides import check_extra
 from pivot.errors import UserError
 from pivot.jsonl import read_rows
-from pivot.models.loading import check_folder
+from pivot.models.loading import check_folder, check_shardable
 from pivot.rewards.judge import MEMORY
 from pivot.runs.folder import RunFolder, read_status
 from pivot.runs.resuming import Accept, find_start
@@ -49,7 +51,6 @@ TESTED = {
     "TransferQueue": ("0.1.10", "0.2"),
 }
 """Distribution -> the first version that is known to work, and the first that is not."""
-INSTALL = "docs/cluster.md has the commands; `make .venv-verl/.ready` builds the environment its tests run in"
 
 
 class RunFailed(UserError):
@@ -105,14 +106,19 @@ def saved_options(out: Path) -> ClusterOptions | None:
 def describe(config: Config, out: Path, cluster: ClusterOptions) -> str:
     """What `--dry-run` prints: the command, its environment, and the configuration it starts from."""
     check_supported(config)
+    check_shardable(config.model.path)
+    check_extra(cluster.extra)
     settings = json.dumps(to_dict(config), indent=2)
     return f"# {out / 'config.json'}\n{settings}\n\n# verl is started with\n{compose(config, cluster, out).text()}"
 
 
 def _check(config: Config, cluster: ClusterOptions) -> None:
     check_supported(config)
+    check_shardable(config.model.path)
+    check_extra(cluster.extra)
     check_machine(config, cluster)
     check_environment()
+    check_found(None if device_of(config) == "cpu" else cluster.rollout or "vllm")
     check_folder(config.model.path, model_options(config))
 
 
@@ -262,10 +268,8 @@ def check_machine(config: Config, cluster: ClusterOptions) -> None:
 
 def check_supported(config: Config) -> None:
     """Refuse settings that only the local engine supports."""
-    if config.model.lora_rank:
-        raise UserError("--engine verl trains all weights: model.lora_rank needs --engine local")
-    if config.model.freeze_vision:
-        raise UserError("--engine verl trains all weights: model.freeze_vision needs --engine local")
+    if config.model.quantize is not None:
+        raise UserError("--engine verl shards weights in float32: model.quantize needs --engine local")
     if config.train.optimizer != "adamw" or config.train.offload_optimizer:
         raise UserError(
             "--engine verl shards AdamW's state over the GPUs: train.optimizer and train.offload_optimizer need "

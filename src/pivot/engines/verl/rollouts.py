@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Iterator, Sequence
-from typing import Any, Self
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, Self
 
 import torch
 from PIL import Image
 
-from pivot.data.images import open_rgb
 from pivot.models.corruption import GREY
 from pivot.models.policy import Policy
 from pivot.sampling import SampleRequest, Sampling
@@ -29,6 +29,8 @@ SEEDS = {"vllm": 2**62, "sglang": 2**31 - 1}
 class _Client:
     """verl's client, and the run's tokenizer once it is known."""
 
+    takes_images: ClassVar[bool]
+
     def __init__(self, config: Any, client: Any) -> None:
         self.client = client
         rollout = config.actor_rollout_ref.rollout
@@ -39,22 +41,32 @@ class _Client:
         self.name = rollout.name
         self.tokenizer_only: Policy | None = None
         """Set by the driver."""
+        self.images: Callable[[Prompt], list[Image.Image]] = lambda prompt: []
+        """Likewise: the decoded images of a prompt."""
+        self.share: Callable[[list[Image.Image]], Any] = lambda images: images
+        """Likewise: puts images where all servers of a node find them, instead of into every request."""
+        self.seeded = bool(rollout.full_determinism)
+        """Whether every sample has a seed. vLLM draws such samples row by row."""
 
     @classmethod
     def create(cls, config: Any, llm_client: Any, **_: Any) -> Self:
         """As verl constructs an agent loop manager."""
         return cls(config, llm_client)
 
-    async def _generate(self, **request: Any) -> Any:
-        return await self.client.generate(request_id=uuid.uuid4().hex, **request)
+    async def _generate(self, request_id: str | None = None, **request: Any) -> Any:
+        """verl sends requests with the same id to the same replica."""
+        return await self.client.generate(request_id=request_id or uuid.uuid4().hex, **request)
 
 
 class ReplicaRollouts(_Client):
     """Through `replica.PivotReplica`: whole prompts, all G samples of a prompt from one prefill."""
 
+    takes_images = False
+
     def sample(
         self, prompts: Sequence[Prompt], request: SampleRequest
     ) -> Iterator[tuple[int, list[Response]]]:
+        request = replace(request, refill=None)  # all at once, so that a seed fixes a run
         shares = [list(range(first, len(prompts), self.num_replicas)) for first in range(self.num_replicas)]
         shares = [share for share in shares if share]
         found = asyncio.run(self._all([[prompts[i] for i in share] for share in shares], request))
@@ -73,29 +85,53 @@ class ReplicaRollouts(_Client):
 class ServerRollouts(_Client):
     """Through verl's own vLLM or SGLang servers: token ids and images, one request per sample.
 
-    Responses come without log-probs: a server's are those after top-p, and the ranks compute the policy's own.
+    The samples of a prompt go to one replica, which then finds its prefix and its images in its caches. Responses come
+    without log-probs: a server's are those after top-p, and the ranks compute the policy's own.
     """
+
+    takes_images = True
 
     def sample(
         self, prompts: Sequence[Prompt], request: SampleRequest
     ) -> Iterator[tuple[int, list[Response]]]:
-        return iter(enumerate(asyncio.run(self._all(prompts, request))))
+        return iter(asyncio.run(self._all(prompts, request)).items())
 
-    async def _all(self, prompts: Sequence[Prompt], request: SampleRequest) -> list[list[Response]]:
-        return list(await asyncio.gather(*(self._group(prompt, request) for prompt in prompts)))
+    async def _all(self, prompts: Sequence[Prompt], request: SampleRequest) -> dict[int, list[Response]]:
+        """All groups by index; `request.refill` is asked whenever half of the running groups have finished."""
+        running = {asyncio.create_task(self._group(p, request)): i for i, p in enumerate(prompts)}
+        # Which groups finish first depends on the servers' load: a run with seeds does not look.
+        refill = None if self.seeded else request.refill
+        found: dict[int, list[Response]] = {}
+        fresh: dict[int, list[Response]] = {}
+        while running:
+            done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            fresh |= {running.pop(task): task.result() for task in done}
+            if refill is not None and len(fresh) >= len(running):
+                more = await asyncio.to_thread(refill, fresh)
+                found, fresh = found | fresh, {}
+                last = len(found) + len(running)
+                running |= {
+                    asyncio.create_task(self._group(prepared.prompt, request)): last + i
+                    for i, prepared in enumerate(more)
+                }
+        return found | fresh
 
     async def _group(self, prompt: Prompt, request: SampleRequest) -> list[Response]:
         assert self.tokenizer_only is not None
-        encoder = self.tokenizer_only.encoder
-        images = [encoder.resized(open_rgb(source)) for source in prompt.images]
+        images = await asyncio.to_thread(self.images, prompt)
         if request.blank:
             images = [Image.new("RGB", image.size, (int(GREY),) * 3) for image in images]
+        shared = self.share(images) if images else None
+        ids = self.tokenizer_only.encoder.text_ids(prompt)
+        replica = uuid.uuid4().hex
         outputs = await asyncio.gather(
             *(
                 self._generate(
-                    prompt_ids=encoder.text_ids(prompt),
+                    # With full determinism verl hands the id on to vLLM, where it must be the sample's own.
+                    request_id=f"{request.key}-{prompt.id}-{sample}" if self.seeded else replica,
+                    prompt_ids=ids,
                     sampling_params=self._settings(prompt, sample, request),
-                    image_data=images or None,
+                    image_data=shared,
                 )
                 for sample in range(request.num_samples)
             )
@@ -105,7 +141,7 @@ class ServerRollouts(_Client):
     def _settings(self, prompt: Prompt, sample: int, request: SampleRequest) -> dict[str, Any]:
         assert self.tokenizer_only is not None
         known = self.tokenizer_only
-        seed = stable_seed(*request.key, prompt.id, sample)
+        seed = stable_seed(*request.key, prompt.id, sample) if self.seeded else None
         return server_settings(self.name, request.sampling, seed, ends=known.end_ids, banned=known.banned_ids)
 
     def _response(self, output: Any) -> Response:
@@ -117,7 +153,7 @@ class ServerRollouts(_Client):
 
 
 def server_settings(
-    server: str, sampling: Sampling, seed: int, *, ends: Sequence[int], banned: Sequence[int]
+    server: str, sampling: Sampling, seed: int | None, *, ends: Sequence[int], banned: Sequence[int]
 ) -> dict[str, Any]:
     """vLLM's or SGLang's settings for one sample that ends as the model does and contains no image tokens.
 
@@ -132,6 +168,7 @@ def server_settings(
         "stop_token_ids": list(ends),
     }
     if server == "sglang":
-        bias = {str(token): NEVER for token in banned}
-        return {**settings, "logit_bias": bias, "sampling_seed": seed % SEEDS["sglang"]}
-    return {**settings, "logit_bias": dict.fromkeys(banned, NEVER), "seed": seed % SEEDS["vllm"]}
+        settings["logit_bias"] = {str(token): NEVER for token in banned}
+        return settings if seed is None else {**settings, "sampling_seed": seed % SEEDS["sglang"]}
+    settings["logit_bias"] = dict.fromkeys(banned, NEVER)
+    return settings if seed is None else {**settings, "seed": seed % SEEDS["vllm"]}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from types import TracebackType
@@ -24,9 +25,12 @@ from pivot.config import Config, from_dict, to_dict
 from pivot.engines.ranks import RanksEngine
 from pivot.engines.settings import model_options
 from pivot.engines.verl.child import PROGRESS, STOP
+from pivot.engines.verl.compose import device_of
+from pivot.engines.verl.environment import check_imports, check_nodes
+from pivot.engines.verl.overrides import check_resolved
 from pivot.engines.verl.worker import PivotWorker, RayRanks
 from pivot.errors import UserError
-from pivot.models.loading import load_tokenizer_only
+from pivot.models.loading import check_encodes_apart, load_tokenizer_only
 from pivot.runs.folder import RunFolder
 from pivot.runs.resuming import Accept, find_start
 from pivot.runs.run import Run
@@ -75,17 +79,26 @@ class PivotTrainer(PPOTrainerSync):
 
     def init(self) -> None:
         with self.run.recording_failure():
+            check_resolved(partial(OmegaConf.select, self.config))
+            server = (
+                None if device_of(self.run.config) == "cpu" else self.config.actor_rollout_ref.rollout.name
+            )
+            check_imports("by the driver", server)
+            check_nodes(server)
             super().init()
 
     def _init_tokenizer(self) -> None:
         folder = Path(self.config.actor_rollout_ref.model.path)
         self.tokenizer_only = load_tokenizer_only(folder, model_options(self.run.config))
+        check_encodes_apart(self.tokenizer_only.model.config.model_type)
         self.tokenizer, self.processor = self.tokenizer_only.tokenizer, None
 
     def _init_dataloader(self) -> None:
-        """The run's own prompts, read before workers are started, instead of verl's data loader."""
+        """The run's own prompts, read before workers are started, instead of verl's data loader.
+
+        verl's number of steps stays unset: only its own loop, which `fit` replaces, would read it.
+        """
         self.train_dataset = self.run.prompts.by_id
-        self.total_training_steps = self.run.config.train.steps
 
     def _init_resource_pool_mgr(self) -> None:
         super()._init_resource_pool_mgr()
@@ -112,7 +125,9 @@ class PivotTrainer(PPOTrainerSync):
 
         def open_engine(config: Config, _: Path | None) -> RanksEngine:
             ranks, rollouts = RayRanks(self.actor_rollout_wg), VerlRollouts(agent_loop_manager, self)
-            return RanksEngine("verl", config, self.tokenizer_only.encoder, ranks, rollouts)
+            engine = RanksEngine("verl", config, self.tokenizer_only.encoder, ranks, rollouts)
+            agent_loop_manager.images, agent_loop_manager.share = engine.images.take, ray.put
+            return engine
 
         self.run.go(open_engine)
 
@@ -124,6 +139,10 @@ class VerlRollouts:
     manager: Any
     """`ReplicaRollouts` or `ServerRollouts`."""
     trainer: PivotTrainer
+
+    @property
+    def takes_images(self) -> bool:
+        return self.manager.takes_images
 
     def sample(
         self, prompts: Sequence[Prompt], request: SampleRequest

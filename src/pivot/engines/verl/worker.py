@@ -6,12 +6,15 @@ import json
 import os
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
 from verl.single_controller.base.decorator import Dispatch, register
+from verl.utils.model import convert_weight_keys
 from verl.workers.engine_workers import ActorRolloutRefWorker
 
 from pivot.config import from_dict
@@ -32,6 +35,12 @@ class PivotWorker(ActorRolloutRefWorker):
     """One rank: verl's engines, checkpoints and weight updates; this project's forwards and losses."""
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def init_model(self) -> None:
+        """Seeded, so that low-rank adapters start as in the local engine."""
+        torch.manual_seed(self.config.actor.fsdp_config.seed)
+        super().init_model()
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def prepare(self, settings: dict[str, Any]) -> tuple[str, int]:
         """Build this project's side of the rank from a run's configuration; returns host and process id."""
         config = from_dict(settings)
@@ -39,7 +48,16 @@ class PivotWorker(ActorRolloutRefWorker):
         tokenizer_only = load_tokenizer_only(Path(self.actor.model_config.local_path), model_options(config))
         reference = None if self.ref is None else self.ref.engine
         self.pivot_rank = Rank.build(config, tokenizer_only, self.actor.engine, reference)
+        if config.model.lora_rank:
+            # verl would merge adapters in place, round all weights to bfloat16 and keep a copy to go back to.
+            self.actor.engine.get_per_tensor_param = self._merged_weights
         return socket.gethostname(), os.getpid()
+
+    def _merged_weights(self, **_: Any) -> tuple[Iterator[tuple[str, Tensor]], None]:
+        """In place of verl's method: what a rollout server receives, and no configuration of adapters."""
+        rank = self.pivot_rank
+        renamed = (convert_weight_keys({name: w}, rank.policy.model) for name, w in rank.weights())
+        return (item for items in renamed for item in items.items()), None
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def start_saving(self, folder: str) -> None:

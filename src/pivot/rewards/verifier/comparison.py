@@ -55,9 +55,14 @@ class Relation:
 
     sign: str
     side: Exact
+    unit: Unit = ()
 
     def agrees(self, truth: Meaning) -> bool | None:
-        return self == truth
+        return (
+            isinstance(truth, Relation)
+            and (self.sign, self.side) == (truth.sign, truth.side)
+            and units_agree(self.unit, truth.unit)
+        )
 
 
 @dataclass(frozen=True, slots=True)

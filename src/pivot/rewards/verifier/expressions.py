@@ -21,11 +21,11 @@ _SHORT_BOTTOM = re.compile(r"(\\frac\{[^{}]*\})\s*([0-9a-zπ])")
 # operand of a preceding operator.
 _MIXED = re.compile(
     r"(?<![0-9.^/*√)}A-Za-zπ])([0-9]{1,9})"
-    r"(?:\s*\\frac\{([0-9]{1,9})\}\{([0-9]{1,9})\}|\s([0-9]{1,9})/([0-9]{1,9}))(?![0-9.])"
+    r"(?:\s*\\frac\{([0-9]{1,9})\}\{([0-9]{1,9})\}|\s([0-9]{1,9})/([0-9]{1,9})(?!/))(?![0-9.])"
 )
 _THOUSANDS = re.compile(
-    r"(?<![0-9.,])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9,])"
-    r"|(?<![0-9.,] )(?<![0-9.,])[0-9]{1,3}(?: [0-9]{3})+(?! ?[0-9/])"
+    r"(?<![0-9.,])[1-9][0-9]{0,2}(?:,[0-9]{3})+(?![0-9,])"
+    r"|(?<![0-9.,] )(?<![0-9.,])[1-9][0-9]{0,2}(?: [0-9]{3})+(?! ?[0-9/])"
 )
 _NUMERAL = r"[-+]?(?:[0-9]+(?:,[0-9]{3})*(?:\.[0-9]+)?|\.[0-9]+)"
 _AMBIGUOUS = re.compile(
@@ -124,9 +124,11 @@ def _with_products(tokens: list[str | Exact]) -> list[str | Exact]:
         begins = isinstance(token, Exact) or token in _OPENING or str(token).startswith("√")
         if operand_before and begins:
             if _is_number(token) or _is_single(tokens, place):
-                raise Unreadable  # `1 2`, `x 2` and `(1) 5 (2) 6` are not products.
+                raise Unreadable  # `1 2`, `x 2`, `{1}{2}` and `(1) 5 (2) 6` are not products.
             written.append("*")
         if token in ("-", "+") and not operand_before:
+            if tokens[place + 1 : place + 2] in (["-"], ["+"]):
+                raise Unreadable  # `+-5` may stand for ±5.
             if token == "-":
                 written.append("neg")
             continue
@@ -142,7 +144,7 @@ def _is_single(tokens: list[str | Exact], place: int) -> bool:
     inside = tokens[place + 1 : place + 4]
     if inside[:1] == ["-"]:
         inside = inside[1:]
-    return tokens[place] == "(" and len(inside) > 1 and _is_number(inside[0]) and inside[1] == ")"
+    return tokens[place] in _OPENING and len(inside) > 1 and _is_number(inside[0]) and inside[1] in _CLOSING
 
 
 def _is_number(token: str | Exact) -> bool:

@@ -39,6 +39,7 @@ _DECIMAL = re.compile(r"([0-9]*)\.([0-9]+)")
 _BARE_FUNCTION = re.compile(rf"(?<![A-Za-z\\])({'|'.join(FUNCTIONS)})(?![A-Za-z])")
 _ROOT_BEFORE = re.compile(r"√(?:\[[0-9a-z]\])?$")
 _BARE_ROOT = re.compile(r"(√(?:\[[0-9a-z]\])?)\s*([0-9]+|[A-Za-zα-ω])")
+_TWO_SIGNS = re.compile(r"[-+]\s*[-+]")
 MAX_CHARS = 400
 
 
@@ -46,8 +47,10 @@ def is_symbolic(text: str) -> bool:
     """Whether a unified text is one formula that the library can parse."""
     if not text or len(text) > MAX_CHARS or not _are_functions_or_products(text):
         return False
-    place, before, depth = 0, "", 0
-    if "{}" in text or "()" in text or text[-1] in "-+*/^":
+    place, before, num_arguments = 0, "", 0
+    opened: list[int] = []
+    # `+-5` may stand for ±5.
+    if "{}" in text or "()" in text or text[-1] in "-+*/^" or _TWO_SIGNS.search(text):
         return False
     while place < len(text):
         found = _TOKEN.match(text, place)
@@ -60,17 +63,18 @@ def is_symbolic(text: str) -> bool:
             return False
         if text.startswith("!!", found.end() - 1):
             return False  # A double factorial is not a factorial of a factorial.
-        if (
-            kind == "open"
-            and before in ("number", "close", "degree")
-            and _holds_one_number(text, found.end())
-        ):
+        if kind == "open":
+            adjacent = before in ("number", "close", "letter", "degree") and not num_arguments
+            if adjacent and _holds_one_number(text, found.end()):
+                return False
+            opened.append(num_arguments)
+        elif kind == "close" and not opened:
             return False
-        depth += (kind == "open") - (kind == "close")
-        if depth < 0:
-            return False
+        num_arguments = _arguments_left(
+            kind, found.group(), opened.pop() if kind == "close" else num_arguments
+        )
         place, before = found.end(), kind
-    return depth == 0
+    return not opened
 
 
 def to_latex(value: Exact | None, source: str) -> str:
@@ -111,7 +115,14 @@ def _braces_after_roots(text: str) -> str:
 
 
 def _holds_one_number(text: str, place: int) -> bool:
-    return re.match(r"\s*-?[0-9.]+\s*\)", text[place : place + 64]) is not None
+    return re.match(r"\s*-?[0-9.]+\s*[)}]", text[place : place + 64]) is not None
+
+
+def _arguments_left(kind: str, token: str, before: int) -> int:
+    """How many groups the last fraction or binomial still takes after this token."""
+    if kind == "command":
+        return 2 if token.strip() in ("\\frac", "\\binom") else 0
+    return 0 if kind == "open" else max(0, before - 1)
 
 
 def _are_functions_or_products(text: str) -> bool:
@@ -135,11 +146,14 @@ def load_math_verify() -> Callable[[str, str], bool]:
     here two formulas are equal only if sympy proves that their difference is zero.
     """
     import sympy
+    from latex2sympy2_extended import NormalizationConfig
     from math_verify import LatexExtractionConfig, parse
 
     logging.getLogger("math_verify").setLevel(logging.ERROR)  # It warns that its own limits are off.
     # Parse the whole text or nothing: by default the last number in an unparsable text becomes its value.
-    whole = [LatexExtractionConfig()]
+    # Change nothing in it either: by default a last letter is dropped as a unit, as in `\\ln 2 \\cdot t`.
+    literal = NormalizationConfig(False, False, False, False, "none")
+    whole = [LatexExtractionConfig(normalization_config=literal)]
 
     def formula(text: str) -> sympy.Expr:
         # 0 turns its own time limits (signals and threads) off; the worker process has kernel limits.

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from itertools import groupby
 
 _SIGNS = {
     "-": "−–—‒﹣",
@@ -28,19 +29,19 @@ _SIGNS = {
     "√[3]": "∛",
     "√[4]": "∜",
     "¥": "￥",
-    **{f"({digit})": sign for digit, sign in enumerate("①②③④⑤⑥⑦⑧⑨", 1)},
+    **dict(zip(("mm^2", "cm^2", "m^2", "km^2", "cm^3", "m^3"), "㎟㎠㎡㎢㎤㎥", strict=True)),
+    " or ": "或∨",
     **{f"\\mathbb{{{letter}}}": sign for letter, sign in zip("RZNQC", "ℝℤℕℚℂ", strict=True)},
 }
 """Unified form -> the symbols it replaces."""
 _FRACTIONS = {"1/2": "½", "1/3": "⅓", "2/3": "⅔", "1/4": "¼", "3/4": "¾", "1/5": "⅕", "2/5": "⅖", "3/5": "⅗",
-              "4/5": "⅘", "1/6": "⅙", "5/6": "⅚", "1/8": "⅛", "3/8": "⅜", "5/8": "⅝", "7/8": "⅞"}  # fmt: skip
+              "4/5": "⅘", "1/6": "⅙", "5/6": "⅚", "1/7": "⅐", "1/8": "⅛", "3/8": "⅜", "5/8": "⅝", "7/8": "⅞",
+              "1/9": "⅑", "1/10": "⅒"}  # fmt: skip
 _PLAIN = str.maketrans({sign: plain for plain, signs in (_SIGNS | _FRACTIONS).items() for sign in signs})
-_RAISED = re.compile("[⁺⁻]?[⁰¹²³⁴⁵⁶⁷⁸⁹]+")
-_LOWERED = re.compile("[₀₁₂₃₄₅₆₇₈₉]+")
-_SMALL_DIGITS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻₀₁₂₃₄₅₆₇₈₉", "0123456789+-0123456789")
 _MIXED = re.compile(f"([0-9]) ?(?=[{''.join(_FRACTIONS.values())}])")
 _CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
-_INVISIBLE = re.compile("[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff]")
+# Invisible operators (U+2062 to U+2064) are kept: `5⁢6` is a product.
+_INVISIBLE = re.compile("[\u00ad\u200b-\u200f\u202a-\u202e\u2060\u2061\u2065-\u206f\ufe00-\ufe0f\ufeff]")
 
 _WRAPPER = re.compile(
     r"\\(?:text(?:bf|it|rm|sf|tt|normal)?|math(?:rm|bf|it|sf|tt|cal|frak)|operatorname\*?|mbox|hbox|boldsymbol|bm|"
@@ -68,6 +69,7 @@ _NAMES = {
     "*": "cdot times ast",
     "/": "div",
     "±": "pm",
+    " or ": "lor vee",
     "<": "lt",
     ">": "gt",
     "≤": "le leq leqslant leqq",
@@ -107,10 +109,17 @@ _ROOT_WORD = re.compile(r"(?<![A-Za-z\\])sqrt(?![A-Za-z])")
 _INFINITY_WORD = re.compile(r"(?<![A-Za-z\\])infinity(?![A-Za-z])", re.IGNORECASE)
 _TIMES_TEN = re.compile(r"(?<=[0-9.]) ?[xX] ?(?=10 ?\^)")
 _PI_WORD = re.compile(r"(?<![A-Za-z\\])pi(?![A-Za-z])", re.IGNORECASE)
+_AND_A_PART = re.compile(r" and (?:a|one) (half|third|quarter)(?![a-z])", re.IGNORECASE)
+_BETWEEN_DIGITS = re.compile(r"(?<=[0-9]) ?~ ?(?=[0-9])")
+_SHORT_INDEX = re.compile(r"_ ?\{ ?([A-Za-z0-9]) ?\}")
+_NO_DELIMITER = re.compile(r"\\(?:left|right) ?\.")
+_MATRIX = re.compile(r"(?<=\\begin\{)[bB]matrix(?=\})|(?<=\\end\{)[bB]matrix(?=\})")
+_MINUTES = re.compile(r"(?<![0-9.])([0-9]{1,3})° ?([0-5]?[0-9])'(?: ?([0-5]?[0-9](?:\.[0-9]{1,6})?)\")?")
+_EMPTY_SET = re.compile("⦃ ?⦄")
 _DEGREE = re.compile(r"\^ ?(?:\{ ?° ?\}|°)|\{ ?° ?\}")
 _BLANKS = re.compile(r"[ ~]*\n[ ~\n]*|[ ~]+")
 _LOOSE = re.compile(r" ?([\^_√({⦃]) ?| (?=[)}⦄])")
-_DIGIT_GAP = re.compile(r"(?<![0-9]) | (?![0-9])")
+_DIGIT_GAP = re.compile(r" (?![0-9])|(?<![0-9])(?<![0-9],) |(?<=[0-9],) (?![0-9]{3}(?![0-9]))")
 
 
 def unify(text: str) -> str:
@@ -122,7 +131,9 @@ def unify(text: str) -> str:
         text = _unify_latex(text)
     text = text.replace("$", " ").replace("{,}", ",").replace("**", "^")
     text = _PI_WORD.sub("π", _ROOT_WORD.sub("√", _INFINITY_WORD.sub("∞", text)))
-    text = _TIMES_TEN.sub("*", _DEGREE.sub("°", text))
+    text = _TIMES_TEN.sub("*", _MINUTES.sub(_minutes, _DEGREE.sub("°", text)))
+    text = _SHORT_INDEX.sub(r"_\1", _EMPTY_SET.sub("∅", _BETWEEN_DIGITS.sub("-", text)))
+    text = _AND_A_PART.sub(lambda found: f" 1/{_PARTS[found.group(1).lower()]}", text)
     text = _BLANKS.sub(lambda blank: "\n" if "\n" in blank.group() else " ", text)
     text = _LOOSE.sub(lambda found: found.group(1) or "", text).strip(" ;\n")
     if text.endswith(".") and not text.endswith(".."):
@@ -131,25 +142,44 @@ def unify(text: str) -> str:
 
 
 def compact(text: str) -> str:
-    """A unified text without whitespace, except between digits (`1 2` is not `12`)."""
+    """A unified text without whitespace, except where digits would become one number (`1 2`, `1, 000`)."""
     return _DIGIT_GAP.sub("", text)
 
 
 def _unify_unicode(text: str) -> str:
     text = _INVISIBLE.sub("", text)
-    text = _RAISED.sub(lambda found: f"^{{{found.group().translate(_SMALL_DIGITS)}}}", text)
-    text = _LOWERED.sub(lambda found: f"_{{{found.group().translate(_SMALL_DIGITS)}}}", text)
     text = _MIXED.sub(r"\1 ", text).translate(_PLAIN)
-    text = unicodedata.normalize("NFKC", text).translate(_PLAIN)
+    text = "".join(_spell_out(kind, "".join(run)) for kind, run in groupby(text, _style))
     return "".join(
         str(unicodedata.decimal(sign)) if sign > "\x7f" and sign.isdecimal() else sign for sign in text
     )
 
 
+def _style(sign: str) -> str:
+    """`<super>`, `<sub>`, `<circle>` or another style that Unicode gives a sign; empty for plain ones."""
+    return unicodedata.decomposition(sign).partition(" ")[0] if sign > "\x7f" else ""
+
+
+def _spell_out(style: str, run: str) -> str:
+    """The plain signs of a run of one style: `²³` is `^{23}`, `ₙ` is `_{n}`, `⑫` is `(12)`."""
+    plain = unicodedata.normalize("NFKC", run).translate(_PLAIN)
+    if style in ("<super>", "<sub>") and any(map(str.isalnum, plain)):
+        return f"{'^' if style == '<super>' else '_'}{{{plain}}}"
+    if style == "<circle>":
+        return "".join(f"({unicodedata.normalize('NFKC', sign)})" for sign in run)
+    return plain
+
+
+def _minutes(found: re.Match[str]) -> str:
+    """`30°15'` as `(30+15/60)°`."""
+    degrees, minutes, seconds = found.groups(default="0")
+    return f"({degrees}+{minutes}/60+{seconds}/3600)°"
+
+
 def _unify_latex(text: str) -> str:
-    text = _REPEATING.sub(_repeating_decimal, text)
+    text = _REPEATING.sub(_repeating_decimal, _NO_DELIMITER.sub(" ", text))
     text = _NUMBER_SET.sub(lambda found: "ℝℤℕℚℂ"["RZNQC".index(found.group(1) or found.group(2))], text)
-    text = _SEGMENT.sub(r" \1 ", text)
+    text = _MATRIX.sub("pmatrix", _SEGMENT.sub(r" \1 ", text))
     for _ in range(_WRAPPER_DEPTH):
         text, count = _WRAPPER.subn(r" \1 ", text)
         if not count:
@@ -227,6 +257,8 @@ def digits_for_words(text: str) -> str:
 def _change(found: re.Match[str]) -> str:
     number = found.group(1)
     for word in re.findall("[a-z]+", found.group(2).lower()):
+        if word in _PARTS and (number == "1") == word.endswith("s"):
+            return found.group()  # `5 fifth` is no fraction.
         number = f"({number}{_AFTER[word]})"
     return number
 
@@ -259,7 +291,10 @@ def _value(words: list[str]) -> str | None:
         return "1/2"
     if len(words) == 2 and words[1] in _PARTS:
         top = 1 if words[0] == "a" else _SMALL.get(words[0])
-        return None if top is None else f"{top}/{_PARTS[words[1]]}"
+        # `two third` is no fraction, and `twenty-fifth` is an ordinal.
+        if top is None or (top == 1) == words[1].endswith("s") or (top >= 20 and 3 <= _PARTS[words[1]] <= 9):
+            return None
+        return f"{top}/{_PARTS[words[1]]}"
     total, group, last = 0, None, 1000
     for place, word in enumerate(words):
         if word in _SMALL:

@@ -78,14 +78,17 @@ def _relations(parts: list[str], signs: list[str]) -> list[Meaning]:
         return []
     sign = signs[0]
     try:
-        left, right = evaluate(parts[0]), evaluate(split_unit(parts[1]).text)
+        measured = split_unit(parts[1])
+        if measured.tied:
+            measured = Measured(parts[1], ())
+        left, right = evaluate(parts[0]), evaluate(measured.text)
         if not (left - right).letters:
             return []
         if sign in "=≈":
-            return [Relation("=", (left - right).direction(signed=True))]
+            return [Relation("=", (left - right).direction(signed=True), measured.unit)]
         if sign in ">≥":
             left, right = right, left
-        return [Relation("<" if sign in "<>" else "≤", (left - right).direction(signed=False))]
+        return [Relation("<" if sign in "<>" else "≤", (left - right).direction(signed=False), measured.unit)]
     except Unreadable:
         return []
 

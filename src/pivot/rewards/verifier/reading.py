@@ -26,12 +26,16 @@ _PLAIN_NUMBER = re.compile(r"-?[0-9]{1,15}(?:\.[0-9]{1,15})?", re.ASCII)
 _LABELLED = re.compile(r"(?:[(\[]([A-Z])[)\]]|([A-Z]) ?(?:[.)]|:\s))\s*(.+)", re.DOTALL)
 _OTHER_LABEL = re.compile(r"(?:^|[^A-Za-z])(?:\(?[A-Z] ?[.):]|(?:or|and) |\(?[A-Z]\)?$)")
 _SINGLE = re.compile(r"[(\[]?([A-Za-z])[)\]]?[.)]?")
-_LETTERS = re.compile(r"[A-J](?:(?: ?[,;&/] ?|\n| and |, and | )[A-J]){1,9}|[A-J]{2,6}")
+_LETTERS = re.compile(r"[A-J](?:(?: ?[,;&] ?|\n| and |, and | )[A-J]){1,9}|[A-J]{2,6}")
 _ANNOUNCED = re.compile(
     r"(?:the )?(?:(?:correct|final|right) )?(?:answer|option|choice)(?: is| ?:)? ?:? ?", re.IGNORECASE
 )
 _YES_NO = re.compile(r"(yes|no|true|false)\b([,.:;]?)\s*(.*)", re.IGNORECASE | re.DOTALL)
-_CONTRADICTS = re.compile(r"\b(?:yes|no|not|true|false|but|or|unless|maybe)\b|n't\b", re.IGNORECASE)
+_RESERVATIONS = (
+    "yes no not cannot never neither nor none true false wrong incorrect but however although though or "
+    "unless except if only maybe perhaps possibly sometimes"
+)
+_CONTRADICTS = re.compile(rf"\b(?:{_RESERVATIONS.replace(' ', '|')})\b|n't\b", re.IGNORECASE)
 _WORD = re.compile(r"[^\W\d_]{2,}")
 _MATHEMATICAL = frozenset("\\+*/^=<>≤≥√π_|±∪∩∈∞")
 _GEOMETRICAL = frozenset("∠△≅∼∥⊥")
@@ -55,6 +59,8 @@ def _read(text: str) -> Reading:
     if announced and announced.end() < len(text):
         text = text[announced.end() :].strip()
     text = text.removeprefix("=").removeprefix("≈").lstrip()
+    if text == "+∞":
+        text = "∞"
     if not text:
         return Reading("", readable=False)
     single = _SINGLE.fullmatch(text)

@@ -136,7 +136,7 @@ _MARKERS = (
     (re.compile(r"(?<![0-9A-Za-z(.])([1-9])\) ?"), "123456789"),
     (re.compile(r"(?<![0-9A-Za-z(.^])([1-9])\. (?=[^0-9]|[0-9])"), "123456789"),
 )
-_THOUSANDS = re.compile(r"(?<=[0-9]),(?=[0-9]{3}(?![0-9]))")
+_THOUSANDS = re.compile(r"(?<![0-9.,])[1-9][0-9]{0,2}(?:,[0-9]{3})+(?![0-9])")
 _NAMED_POINT = re.compile(r"(?:([A-Z](?:_\{?[0-9]\}?|')?)(?: ?[=:] ?)?|([A-Za-z]{1,2}) ?= ?)(?=[(⟨])")
 _MEMBER = re.compile(r"^[A-Za-zα-ω] ?∈ ?(?=⦃)")
 
@@ -205,7 +205,9 @@ def _listed(text: str) -> Sequence | None:
         return Sequence(tuple(outer), *_kind(brackets)) if len(outer) <= MAX_ITEMS else None
     joined = _ALTERNATIVE.sub(";", text)
     if ", " in joined or ";" in joined or (brackets and not _THOUSANDS.search(joined)):
-        joined = _THOUSANDS.sub("", joined) if ", " in joined else joined
+        joined = (
+            _THOUSANDS.sub(lambda found: found.group().replace(",", ""), joined) if ", " in joined else joined
+        )
     elif not brackets and _is_one_number(joined):
         return None
     items = _split(joined, ",;")
@@ -222,7 +224,7 @@ def _kind(brackets: str) -> tuple[str, bool]:
 
 def _is_one_number(text: str) -> bool:
     """`1,000` and `12,345,678` are numbers."""
-    return re.fullmatch(r"[^,]*?[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])[^,]*", text) is not None
+    return re.fullmatch(r"[^,]*?(?<![0-9.])[1-9][0-9]{0,2}(?:,[0-9]{3})+(?![0-9])[^,]*", text) is not None
 
 
 def _is_balanced(text: str) -> bool:

@@ -14,7 +14,7 @@ Unit = tuple[tuple[str, int], ...]
 PERCENT: Unit = (("%", 1),)
 
 _SPELLINGS = {
-    "°": "degree degrees deg degs",
+    "°": "degree degrees deg degs 度",
     "rad": "radian radians",
     "mm": "millimeter millimeters millimetre millimetres 毫米",
     "cm": "centimeter centimeters centimetre centimetres cms 厘米",
@@ -26,7 +26,7 @@ _SPELLINGS = {
     "yd": "yard yards yds",
     "mi": "mile miles",
     "nmi": "海里",
-    "": "unit units",
+    "": "unit units 个",
     "mg": "milligram milligrams",
     "g": "gram grams 克",
     "kg": "kilogram kilograms kgs 千克",
@@ -48,7 +48,7 @@ _SPELLINGS = {
     "£": "gbp",
     "¥": "yuan rmb 元",
     "₹": "rupee rupees rs",
-    "cent": "cents",
+    "cent": "cents ¢",
     "mol": "mole moles",
     "N": "newton newtons",
     "J": "joule joules",
@@ -115,11 +115,11 @@ _PHRASES = {
     "degrees Fahrenheit": "°F",
 }
 
-_TOKEN = r"(?:°[CFT]?|[^\W\d_π]+\.?)(?:\^\{?-?[0-9]\}?)?"
+_TOKEN = r"(?:°[CFT]?|[＄€£¥₹¢]|[^\W\d_π]+\.?)(?:\^\{?-?[0-9]\}?)?"
 _TAIL = re.compile(
     rf"(?:(?<=[0-9)}}π.])|(?<=[0-9)}}π.] )|(?<=°))({_TOKEN}(?:(?: ?[/*] ?| |-){_TOKEN}){{0,5}})$"
 )
-_PIECE = re.compile(r"(°[CFT]?|[^\W\d_]+)\.?(?:\^\{?(-?[0-9])\}?)?|([/*])")
+_PIECE = re.compile(r"(°[CFT]?|[＄€£¥₹¢]|[^\W\d_]+)\.?(?:\^\{?(-?[0-9])\}?)?|([/*])")
 _CHINESE_POWER = re.compile("^(平方|立方)(?=.)")
 _CURRENCY = re.compile(r"^(-?) ?([＄€£¥₹]) ?(?=[-0-9.(])")
 _SUM = re.compile(r"(?<=[^(*/^])[+-]")

@@ -163,15 +163,19 @@ class InstantRollouts:
 
     def __init__(self, server: InstantServer, tokenizer_only: Policy, ranks: int) -> None:
         rollout = SimpleNamespace(
-            name="vllm", tensor_model_parallel_size=1, data_parallel_size=1, pipeline_model_parallel_size=1
+            name="vllm",
+            tensor_model_parallel_size=1,
+            data_parallel_size=1,
+            pipeline_model_parallel_size=1,
+            full_determinism=False,
         )
         config = SimpleNamespace(
             actor_rollout_ref=SimpleNamespace(rollout=rollout),
             trainer=SimpleNamespace(nnodes=1, n_gpus_per_node=ranks),
         )
-        self._client = ServerRollouts.create(config, server)
-        self._client.tokenizer_only = tokenizer_only
-        self.sample = self._client.sample
+        self.client = ServerRollouts.create(config, server)
+        self.client.tokenizer_only, self.client.share = tokenizer_only, send
+        self.takes_images, self.sample = self.client.takes_images, self.client.sample
 
     def wake(self, version: int) -> None: ...
 
@@ -280,7 +284,13 @@ def train(config: Config, out: Path) -> list[dict[str, float]]:
         server.know(list(run.prompts.by_id.values()))
         ranks = InstantRanks(meter)
         rollouts = InstantRollouts(server, tokenizer_only, ranks.size)
-        run.go(lambda config, _: RanksEngine("verl", config, tokenizer_only.encoder, ranks, rollouts))
+
+        def open_engine(config: Config, _: Path | None) -> RanksEngine:
+            engine = RanksEngine("verl", config, tokenizer_only.encoder, ranks, rollouts)
+            rollouts.client.images = engine.images.take
+            return engine
+
+        run.go(open_engine)
     return notes.rows
 
 

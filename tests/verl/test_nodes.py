@@ -15,6 +15,8 @@ pytest.importorskip("verl")
 
 import psutil
 
+from pivot.engines.verl.nodes import count_nodes
+
 STEPS, EVERY, KILLED = 8, 4, 6
 """Steps of the run, between its checkpoints, and before a node is killed."""
 SAME = 1e-3
@@ -63,8 +65,9 @@ def cluster(tmp_path_factory):
             nodes.append(
                 Node(log, "--head", f"--port={port}", "--include-dashboard=false", f"--temp-dir={short}")
             )
-            wait_for_port(int(port))
+            wait_until(lambda: answers(int(port)))
             nodes.append(Node(log, f"--address={address}"))
+            wait_until(lambda: count_nodes(address, 1) == 2)
             yield address, nodes[1]
         finally:
             for node in reversed(nodes):
@@ -73,14 +76,16 @@ def cluster(tmp_path_factory):
             shutil.rmtree(short, ignore_errors=True)
 
 
-def wait_for_port(port: int) -> None:
+def answers(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def wait_until(condition) -> None:
     end = time.monotonic() + 300
-    while time.monotonic() < end:
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
+    while not condition():
+        assert time.monotonic() < end, "the nodes do not start"
         time.sleep(0.2)
-    raise AssertionError("the head node does not start")
 
 
 @pytest.fixture(scope="module")

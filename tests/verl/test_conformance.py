@@ -19,8 +19,10 @@ QUOTIENTS = {"support_BT": 3e-5, "utility_BT": 3e-5}
 """c = 1 - q/p, and U from it, inherit the rounding of two log-probs, each of which may be 1e-5 off."""
 WEIGHTS = 2e-4
 """The learning rate: where a gradient is all rounding, Adam's step may go either way."""
-CLOSE_IN_BF16 = {"*": 0.05, "weights": 4e-3}
-"""Weights and activations have 8 bits; the local engine also adds up its gradients in bfloat16, FSDP2 in float32."""
+CLOSE_IN_BF16 = {"*": 0.1, "weights": 4e-3, "loss/ratio_max": 0.5, "support_BT": 0.3, "utility_BT": 0.3}
+CLOSE_IN_BF16 |= {f"loss/{name}_tokens": 3.0 for name in ("clip_low", "clip_high", "dual_clip")}
+"""Logits of 8 to 16 have steps of 1/16. The local engine also adds up its gradients in bfloat16, FSDP2 in float32.
+Single tokens are clipped by one and not by the other."""
 COUNTS = ("replayed", "anchors")
 CASES = {
     1: ("grpo", "vaa", "pivot"),

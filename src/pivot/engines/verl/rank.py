@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from peft import PeftModel
 from torch import Tensor, distributed
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
@@ -283,7 +284,7 @@ class ShardedPolicy(Policy):
 
     def __init__(self, module: Any, tokenizer_only: Policy, temperature: float = 1.0) -> None:
         # peft wraps the model that it adds adapters to; FSDP2's outermost hooks are on the wrapper.
-        plain = module.get_base_model() if "peft_config" in vars(module) else module
+        plain = module.get_base_model() if isinstance(module, PeftModel) else module
         super().__init__(plain, tokenizer_only.tokenizer, tokenizer_only.encoder)
         self.temperature, self._root = temperature, module
         prepare_forward(plain)

@@ -12,7 +12,8 @@ import numpy as np
 from pivot.durable import write_bytes
 from pivot.report.page import Page, chips, definition_list
 from pivot.report.tokens import with_marks
-from pivot.token_credit import CreditedResponse, CreditMap, Measure
+from pivot.token_credit import CreditMap
+from pivot.token_measures import CreditedResponse, Measure
 
 NUM_TOP = 8
 TITLE_LENGTH = 60

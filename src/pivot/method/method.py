@@ -306,6 +306,9 @@ def _visual(visual: VisualPart | None, changes: Mapping[str, Any]) -> VisualPart
         selection = replace(visual or TokenSelection(**TOKEN_SELECTION_OFF), **given)
         is_off = all(getattr(selection, name) == off for name, off in TOKEN_SELECTION_OFF.items())
         visual = None if is_off else selection
+    for name, value in given.items():
+        if value != TOKEN_SELECTION_OFF[name] and not isinstance(visual, TokenSelection):
+            raise ValueError(f"{name} cannot be {value!r}: the method has another visual part already")
     if weights in TOKEN_WEIGHTS and not _weighs(visual, weights):
         if visual is not None:
             raise ValueError(

@@ -309,7 +309,7 @@ def _visual(visual: VisualPart | None, changes: Mapping[str, Any]) -> VisualPart
     for name, value in given.items():
         if value != TOKEN_SELECTION_OFF[name] and not isinstance(visual, TokenSelection):
             raise ValueError(f"{name} cannot be {value!r}: the method has another visual part already")
-    if weights in TOKEN_WEIGHTS and not _weighs(visual, weights):
+    if weights is not None and weights in TOKEN_WEIGHTS and not _weighs(visual, weights):
         if visual is not None:
             raise ValueError(
                 f"token_weights cannot be {weights!r}: the method has another visual part already"
@@ -330,8 +330,8 @@ def _visual(visual: VisualPart | None, changes: Mapping[str, Any]) -> VisualPart
     return visual
 
 
-def _weighs(visual: VisualPart | None, chosen: str) -> bool:
-    return type(visual) is TOKEN_WEIGHTS.get(chosen)
+def _weighs(visual: VisualPart | None, chosen: str | None) -> bool:
+    return chosen in TOKEN_WEIGHTS and type(visual) is TOKEN_WEIGHTS[chosen]
 
 
 def _weighted_terms(terms: tuple[LossTerm, ...], changes: Mapping[str, Any]) -> tuple[LossTerm, ...]:

@@ -35,6 +35,16 @@ from pivot.models.rows import PromptWithResponses
 Work = Callable[[], tuple[Tensor, ...]]
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """What a pass over a piece computes."""
+
+    view: View
+    step: int
+    entropy: bool
+    similarity: bool = False
+
+
 @dataclass
 class Rank:
     """The model of one rank, and the frozen one it started from where the method compares with it."""
@@ -79,8 +89,8 @@ class Rank:
         assert policy is not None, "the method has no reference model"
         policy.always_encode = job.images
         with engine.eval_mode():
-            wanted = {"with_entropy": job.view != "corrupted", "with_similarity": job.with_similarity}
-            found = [self._statistics(policy, piece, job.view, job.step, wanted) for piece in job.pieces]
+            wanted = Wanted(job.view, job.step, job.view != "corrupted", job.with_similarity)
+            found = [self._statistics(policy, piece, wanted) for piece in job.pieces]
             policy.release()
         return [_on_cpu(statistics) for statistics in found]
 
@@ -126,21 +136,21 @@ class Rank:
 
     def _forward(self, piece: Piece) -> Batch:
         """The rows from the driver with their forward pass."""
-        wanted = {"with_entropy": self.method.needs_entropy}
-        found = self._statistics(self.policy, piece, "clean", 0, wanted)
+        wanted = Wanted("clean", 0, self.method.needs_entropy)
+        found = self._statistics(self.policy, piece, wanted)
         assert piece.batch is not None
         return piece.batch.with_forward(found.logprobs_BT, found.entropy_BT)
 
-    def _statistics(
-        self, policy: ShardedPolicy, piece: Piece, view: View, step: int, wanted: dict[str, bool]
-    ) -> ResponseStatistics:
+    def _statistics(self, policy: ShardedPolicy, piece: Piece, wanted: Wanted) -> ResponseStatistics:
         encode = policy.encoder.encode
         units = [
             PromptWithResponses(encode(p), list(ys))
             for p, ys in zip(piece.prompts, piece.responses, strict=True)
         ]
         clean = [unit.prompt for unit in units]
-        damaged = [self.corruptor.corrupt(prompt, step) for prompt in clean] if view != "clean" else None
+        damaged = None
+        if wanted.view != "clean":
+            damaged = [self.corruptor.corrupt(prompt, wanted.step) for prompt in clean]
         hidden = None
         if damaged is not None and self.corruptor.corruption.hidden:
             hidden = with_prompts(units, damaged)
@@ -148,9 +158,16 @@ class Rank:
 
         def work() -> tuple[Tensor, ...]:
             corrupted = None if damaged is None else policy.features(damaged, "corrupted")
-            if view == "corrupted":
+            if wanted.view == "corrupted":
                 assert corrupted is not None
-                kept.append(policy.score(hidden or units, corrupted, layout=piece.layout, **wanted))
+                kept.append(
+                    policy.score(
+                        hidden or units,
+                        corrupted,
+                        layout=piece.layout,
+                        with_entropy=wanted.entropy,
+                    )
+                )
             else:
                 kept.append(
                     policy.score(
@@ -159,7 +176,8 @@ class Rank:
                         layout=piece.layout,
                         corrupted_features=corrupted,
                         corrupted_units=hidden,
-                        **wanted,
+                        with_entropy=wanted.entropy,
+                        with_similarity=wanted.similarity,
                     )
                 )
             # FSDP2 runs its backward hooks on what is returned, and on nothing else.

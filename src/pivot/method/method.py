@@ -331,7 +331,7 @@ def _visual(visual: VisualPart | None, changes: Mapping[str, Any]) -> VisualPart
 
 
 def _weighs(visual: VisualPart | None, chosen: str | None) -> bool:
-    return chosen in TOKEN_WEIGHTS and type(visual) is TOKEN_WEIGHTS[chosen]
+    return chosen is not None and type(visual) is TOKEN_WEIGHTS.get(chosen)
 
 
 def _weighted_terms(terms: tuple[LossTerm, ...], changes: Mapping[str, Any]) -> tuple[LossTerm, ...]:

@@ -18,7 +18,8 @@ from pivot.method import PRESETS, Batch
 from pivot.models.rows import PromptWithResponses
 from pivot.report.credit import credit_page, mean_correlation, rank_correlation
 from pivot.tiny import procedural
-from pivot.token_credit import MEASURES, METHODS, CreditedResponse, CreditMap, measure_responses
+from pivot.token_credit import CreditMap
+from pivot.token_measures import MEASURES, METHODS, CreditedResponse, measure_responses
 from pivot.types import Response
 
 HOSTILE = "</script><script>window.broken = 1</script><img src=x onerror='window.broken = 2'>"

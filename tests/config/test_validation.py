@@ -41,6 +41,8 @@ WRONG = {
     "prompt.answer=((a)": "the answer form '((a)' is no regular expression (",
     "method=calibrl data.train=geometry3k": "Method calibrl learns from expert demonstrations; ",
     "method=off-pg-vaa buffer.store_logprobs=false": "method.anchor_use=off_policy needs the recorded ",
+    "method=pgpo corruption.kind=grey": "corruption.kind has no effect with method pgpo, which hides the whole image; ",
+    "method=pgpo method.corrupt_probability=0.3": "method.corrupt_probability has no effect with method pgpo, ",
     "eval.sets=": "eval.sets is empty",
     "eval.sets= eval.final_prompts=null": "eval.sets is empty",
     "eval.final_prompts=-1": "eval.final_prompts is -1, but must be at least 0.",

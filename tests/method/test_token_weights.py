@@ -160,5 +160,9 @@ def test_a_switch_adds_them_to_any_method() -> None:
         ValueError, match="token_weights cannot be 'pgpo': the method has another visual part"
     ):
         preset("vppo").with_settings(token_weights="pgpo")
+    with pytest.raises(
+        ValueError, match=r"token_keep_share cannot be 0\.4: the method has another visual part"
+    ):
+        preset("pgpo").with_settings(token_keep_share=0.4)
     with pytest.raises(ValueError, match="pgpo_threshold must lie in"):
         preset("pgpo").with_settings(pgpo_threshold=1.5)

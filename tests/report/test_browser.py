@@ -12,7 +12,8 @@ import pytest
 
 from pivot.report import write_comparison, write_report
 from pivot.report.tokens import save_token_figures
-from pivot.token_credit import MEASURES, CreditedResponse, CreditMap
+from pivot.token_credit import CreditMap
+from pivot.token_measures import MEASURES, CreditedResponse
 
 webdriver = pytest.importorskip(
     "selenium.webdriver", reason="selenium is not installed: pip install selenium"

@@ -72,7 +72,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from pivot.evaluation.target import GivenOptions, leased_target
-    from pivot.token_credit import CreditRequest, choose_methods, credit
+    from pivot.token_credit import CreditRequest, credit
+    from pivot.token_measures import choose_methods
 
     _check(args)
     methods = choose_methods([name.strip() for name in args.methods.split(",") if name.strip()])

@@ -346,7 +346,10 @@ def _visual(visual: VisualPart | None, changes: Mapping[str, Any]) -> VisualPart
         selection = replace(visual or TokenSelection(**TOKEN_SELECTION_OFF), **given)
         is_off = all(getattr(selection, name) == off for name, off in TOKEN_SELECTION_OFF.items())
         visual = None if is_off else selection
-    if weights in TOKEN_WEIGHTS and not _weighs(visual, weights):
+    for name, value in given.items():
+        if value != TOKEN_SELECTION_OFF[name] and not isinstance(visual, TokenSelection):
+            raise ValueError(f"{name} cannot be {value!r}: the method has another visual part already")
+    if weights is not None and weights in TOKEN_WEIGHTS and not _weighs(visual, weights):
         if visual is not None:
             raise ValueError(
                 f"token_weights cannot be {weights!r}: the method has another visual part already"
@@ -367,8 +370,8 @@ def _visual(visual: VisualPart | None, changes: Mapping[str, Any]) -> VisualPart
     return visual
 
 
-def _weighs(visual: VisualPart | None, chosen: str) -> bool:
-    return type(visual) is TOKEN_WEIGHTS.get(chosen)
+def _weighs(visual: VisualPart | None, chosen: str | None) -> bool:
+    return chosen is not None and type(visual) is TOKEN_WEIGHTS.get(chosen)
 
 
 def _weighted_terms(terms: tuple[LossTerm, ...], changes: Mapping[str, Any]) -> tuple[LossTerm, ...]:

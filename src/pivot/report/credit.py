@@ -12,7 +12,8 @@ import numpy as np
 from pivot.durable import write_bytes
 from pivot.report.page import Page, chips, definition_list
 from pivot.report.tokens import with_marks
-from pivot.token_credit import CreditedResponse, CreditMap, Measure
+from pivot.token_credit import CreditMap
+from pivot.token_measures import CreditedResponse, Measure
 
 NUM_TOP = 8
 TITLE_LENGTH = 60
@@ -61,10 +62,10 @@ TOP = "The tokens with the largest value in any response, each text once."
 
 def rank_correlation(one: Sequence[float], other: Sequence[float]) -> float | None:
     """Spearman's rho, ties sharing their mean rank; None where all values of one are equal."""
-    ranks = [_ranks(np.asarray(values)) for values in (one, other)]
-    if any(np.ptp(rank) == 0 for rank in ranks):
+    first, second = (_ranks(np.asarray(values)) for values in (one, other))
+    if np.ptp(first) == 0 or np.ptp(second) == 0:
         return None
-    return float(np.corrcoef(*ranks)[0, 1])
+    return float(np.corrcoef(first, second)[0, 1])
 
 
 def _ranks(values: np.ndarray) -> np.ndarray:

@@ -43,6 +43,15 @@ AHEAD = 2
 """Micro-batches whose images are processed before their turn."""
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """What a pass over a piece computes."""
+
+    view: View
+    entropy: bool
+    similarity: bool = False
+
+
 @dataclass
 class Rank:
     """The model of one rank, and the frozen one it started from where the method compares with it."""
@@ -92,9 +101,9 @@ class Rank:
         assert policy is not None, "the method has no reference model"
         policy.always_encode = job.images
         with engine.eval_mode(), policy.adapters(enabled=not job.of_reference):
-            wanted = {"with_entropy": job.view != "corrupted", "with_similarity": job.with_similarity}
+            wanted = Wanted(job.view, job.view != "corrupted", job.with_similarity)
             found = [
-                self._statistics(policy, inputs, job.view, wanted)
+                self._statistics(policy, inputs, wanted)
                 for inputs in self._inputs(job.pieces, job.view, job.step)
             ]
             policy.release()
@@ -212,14 +221,11 @@ class Rank:
 
     def _forward(self, inputs: Inputs) -> Batch:
         """The rows from the driver with their forward pass."""
-        wanted = {"with_entropy": self.method.needs_entropy}
-        found = self._statistics(self.policy, inputs, "clean", wanted)
+        found = self._statistics(self.policy, inputs, Wanted("clean", self.method.needs_entropy))
         assert inputs.piece.batch is not None
         return inputs.piece.batch.with_forward(found.logprobs_BT, found.entropy_BT)
 
-    def _statistics(
-        self, policy: ShardedPolicy, inputs: Inputs, view: View, wanted: dict[str, bool]
-    ) -> ResponseStatistics:
+    def _statistics(self, policy: ShardedPolicy, inputs: Inputs, wanted: Wanted) -> ResponseStatistics:
         units, damaged, layout = inputs.units, inputs.damaged, inputs.piece.layout
         hidden = None
         if damaged is not None and self.corruptor.corruption.hidden:
@@ -228,9 +234,11 @@ class Rank:
 
         def work() -> tuple[Tensor, ...]:
             corrupted = None if damaged is None else policy.features(damaged, "corrupted")
-            if view == "corrupted":
+            if wanted.view == "corrupted":
                 assert corrupted is not None
-                kept.append(policy.score(hidden or units, corrupted, layout=layout, **wanted))
+                kept.append(
+                    policy.score(hidden or units, corrupted, layout=layout, with_entropy=wanted.entropy)
+                )
             else:
                 kept.append(
                     policy.score(
@@ -239,7 +247,8 @@ class Rank:
                         layout=layout,
                         corrupted_features=corrupted,
                         corrupted_units=hidden,
-                        **wanted,
+                        with_entropy=wanted.entropy,
+                        with_similarity=wanted.similarity,
                     )
                 )
             # FSDP2 runs its backward hooks on what is returned, and on nothing else.

@@ -1,6 +1,7 @@
 """NoisyRollout, ExGRPO, SSR and PIVOT on top of other losses, through the real loop."""
 
 import itertools
+import pickle
 from collections import Counter
 
 import pytest
@@ -102,6 +103,8 @@ def test_noise_depends_on_seed_step_and_prompt_alone(noisy):
     assert pictures[0] == open_rgb(prompt.images[0]).tobytes(), "level 0 is the image itself"
     assert pictures[4] == pictures[5]
     assert len(set(pictures[4:])) == 3
+    sent = pickle.loads(pickle.dumps(noisy_prompt(prompt, 300, (0, 1))))
+    assert open_rgb(sent.images[0]).tobytes() == pictures[4], "as a rollout replica receives it"
 
 
 # Stored groups -----------------------------------------------------------------------------------------------

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 import pivot.method
-from pivot.method import Method
+from pivot.method import PRESETS, Method
+from pivot.method.presets import GROUPS, MODULES
 
 ROOT = Path(__file__).parent.parent.parent
 PAPER_MAP = (ROOT / "docs" / "paper_map.md").read_text(encoding="utf-8")
@@ -42,6 +43,22 @@ def test_every_test_of_the_map_exists() -> None:
         found = [*(ROOT / "tests").rglob(name)]
         assert found, name
         assert any(f"def {function}" in path.read_text(encoding="utf-8") for path in found), function
+
+
+def test_every_method_has_its_section() -> None:
+    page = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
+    assert re.findall(r"^## (\S+)$", page, flags=re.MULTILINE) == [
+        name for names in GROUPS.values() for name in _in_order(names, page)
+    ]
+    assert set(re.findall(r"^\| `\+([a-z]+)` \|", page, flags=re.MULTILINE)) == set(MODULES)
+    named = {word.partition("=")[0] for word in re.findall(r"`([a-z_]+(?:=[a-z_0-9.]+)?)`", page)}
+    known = {*Method("", "").settings(), *PRESETS}
+    assert {name for name in named if "_" in name} <= known
+
+
+def _in_order(names: list[str], page: str) -> list[str]:
+    """The page may order the methods of a group as it reads best."""
+    return sorted(names, key=lambda name: page.index(f"\n## {name}\n"))
 
 
 def test_every_switch_of_the_decisions_exists() -> None:

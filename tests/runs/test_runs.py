@@ -65,7 +65,7 @@ def test_replay_over_thirty_steps(tmp_path, small_config, repeatable):
     assert max(row.get("buffer/anchor_age", 0) for row in later) > 1
 
 
-@pytest.mark.parametrize("method", ["pivot", "pivot-grpo"])
+@pytest.mark.parametrize("method", ["pivot", "pivot-grpo", "dr-grpo+pivot+noisy+ssr"])
 def test_stop_and_resume_equals_never_having_stopped(tmp_path, small_config, repeatable, weights, method):
     settings = ("train.steps=4", "method.warmup_share=0", "checkpoint.every=2", "log.rollouts_per_step=1",
                 "log.rollouts_every=1", "eval.every=2")  # fmt: skip

@@ -1,6 +1,7 @@
 """NoisyRollout, ExGRPO, SSR and PIVOT on top of other losses, through the real loop."""
 
 import itertools
+import pickle
 from collections import Counter
 
 import pytest
@@ -13,8 +14,6 @@ from pivot.engines.base import ScoreRequest
 from pivot.errors import UserError
 from pivot.models.rows import PromptWithResponses
 from pivot.runs.run import train
-from pivot.sampling import SampleRequest
-from pivot.training.batch import units_of
 
 METHODS = (
     "gspo", "dr-grpo", "cispo", "sapo", "rloo", "reinforce-pp", "noisy-rollout", "exgrpo", "ssr", "grpo-replay",
@@ -51,19 +50,30 @@ def noisy(small_config, make_trainer):
     trainer.judge.close()
 
 
-def test_half_of_each_group_saw_the_noise_and_the_loss_sees_the_clean_image(noisy):
+def test_half_of_each_group_is_drawn_under_a_noisy_image(noisy):
+    asked, real = [], noisy.engine.sample
+
+    def sample(prompts, request, meanwhile=()):
+        found = real(prompts, request, meanwhile)
+        tokens = {
+            p.prompt.id: [r.token_ids_T for r in group] for p, group in zip(prompts, found, strict=True)
+        }
+        asked.append((prompts, request.num_samples, tokens))
+        return found
+
+    noisy.engine.sample = sample
     outcome = noisy.step()
     assert outcome.noise_level == int(noisy.method.noise.level(1, 6)) > 400
-    key, engine = (noisy.plan.seed, 1), noisy.engine
+    (clean, num_clean, clean_tokens), (seen, num_noisy, noisy_tokens) = asked
+    assert (num_clean, num_noisy) == (2, 2)
+    for one, other in zip(clean, seen, strict=True):
+        expected = noisy_prompt(one.prompt, outcome.noise_level, (noisy.plan.seed, 1))
+        assert other.prompt == expected
+        assert not torch.equal(one.images[0].values, other.images[0].values)
     for group in outcome.groups:
-        seen = engine.prepare(noisy_prompt(group.prompt, outcome.noise_level, key))
-        request = SampleRequest(2, noisy.plan.sampling, key)
-        # Drawn again, at the weights of the update: another test holds the draws, this one the prompts.
-        assert seen.prompt.id != group.prompt.id
-        assert not torch.equal(seen.images[0].values, group.prepared.images[0].values)
-        assert len(engine.sample([seen], request)[0]) == 2
-    assert all(r.logprobs_T is None for g in outcome.groups for r in g.responses[2:])
-    assert all(r.logprobs_T is not None for g in outcome.groups for r in g.responses[:2])
+        drawn = [*clean_tokens[group.prompt.id], *noisy_tokens[f"{group.prompt.id}~noisy"]]
+        assert [r.token_ids_T.tolist() for r in group.responses] == [tokens.tolist() for tokens in drawn]
+        assert "~noisy" not in group.prepared.prompt.id
 
 
 def test_its_ratios_start_at_one_under_the_clean_image(small_config, make_trainer):
@@ -93,6 +103,8 @@ def test_noise_depends_on_seed_step_and_prompt_alone(noisy):
     assert pictures[0] == open_rgb(prompt.images[0]).tobytes(), "level 0 is the image itself"
     assert pictures[4] == pictures[5]
     assert len(set(pictures[4:])) == 3
+    sent = pickle.loads(pickle.dumps(noisy_prompt(prompt, 300, (0, 1))))
+    assert open_rgb(sent.images[0]).tobytes() == pictures[4], "as a rollout replica receives it"
 
 
 # Stored groups -----------------------------------------------------------------------------------------------
@@ -170,5 +182,4 @@ def test_scores_of_the_units_are_those_that_exgrpo_chose_by(small_config, make_t
     found = trainer.engine.score(ScoreRequest([unit], 1, "clean"))
     means = [float(found.entropy_BT[i, : len(c)].mean()) for i, c in enumerate(several.candidates)]
     assert several.anchor is several.candidates[means.index(min(means))]
-    assert units_of([several])
     trainer.judge.close()

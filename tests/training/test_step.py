@@ -46,7 +46,20 @@ def test_a_module_that_is_on_is_not_dapo(tmp_path, small_config, weights, dapo_r
 
 
 @pytest.mark.parametrize(
-    "method", ["pivot", "papo", "vppo", "pepo", "pgpo", "pivot-grpo", "off-sft-vaa", "off-pg-vaa"]
+    "method",
+    [
+        "pivot",
+        "papo",
+        "vppo",
+        "pepo",
+        "pgpo",
+        "pivot-grpo",
+        "off-sft-vaa",
+        "off-pg-vaa",
+        "gspo+pivot",
+        "dr-grpo",
+        "exgrpo",
+    ],
 )
 def test_micro_batches_and_layout_change_nothing(small_config, method, make_trainer, prime):
     """One update, so that differences cannot grow: loss, terms and gradient norm to 1e-5."""
@@ -201,7 +214,9 @@ def test_training_scores_of_a_replayed_group_never_include_its_anchor(small_conf
         assert (group.anchor is not None) == group.replayed
 
 
-@pytest.mark.parametrize("method", ["pivot-adaptive", "papo", "off-sft-vaa", "pivot-grpo"])
+@pytest.mark.parametrize(
+    "method", ["pivot-adaptive", "papo", "off-sft-vaa", "pivot-grpo", "dr-grpo+noisy+ssr"]
+)
 def test_every_metric_is_explained(tmp_path, small_config, method):
     page = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
     explained = set(re.findall(r"`([a-z_]+(?:/[a-z0-9_]+)?)`", page.read_text()))

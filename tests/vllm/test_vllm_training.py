@@ -97,6 +97,15 @@ def test_stop_and_resume_equals_never_having_stopped(tmp_path, small_config, rep
     assert sum(row["optim/updates"] for row in found) >= 4, "so that the merged adapters have moved"
 
 
+def test_noisy_rollouts_are_compared_with_the_trainer_on_their_clean_half_alone(tmp_path, small_config):
+    config = small_config("noisy-rollout", *SETTINGS, "train.steps=2", "sampling.engine=vllm")
+    train(config, tmp_path / "run", quiet=True)
+    first, second = rows(tmp_path / "run")
+    assert (first["rollout/noise_level"], second["rollout/noise_level"]) == (496, 0)
+    assert all(row[KL] < LIMIT and row[RATIO] < 1 + LIMIT for row in (first, second))
+    assert first["optim/updates"] > 0
+
+
 @pytest.fixture(scope="module")
 def make_trainer(small_config):
     """Trainers whose every step samples the same prompts; closed at the end."""

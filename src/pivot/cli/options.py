@@ -25,7 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_plugins(group)
     group.add_argument(
-        "--method", metavar="NAME", help="a method from `pivot methods`, or your FILE.py:NAME or MODULE:NAME"
+        "--method",
+        metavar="NAME",
+        help="a method from `pivot methods`, NAME+MODULE (gspo+pivot), or your FILE.py:NAME or MODULE:NAME",
     )
     group.add_argument(
         "--corruption", metavar="KIND",

@@ -66,7 +66,8 @@ def normalised_advantage(
     size = rewards_PG.shape[1]
     if rewards_PG.numel() == 0:
         return torch.zeros_like(rewards_PG)
-    over = None if baseline == "batch" else 1
+    whole, group = (0, 1), (1,)
+    over = whole if baseline == "batch" else group
     centred_PG = rewards_PG - rewards_PG.mean(dim=over, keepdim=True)
     is_equal = rewards_PG.amax(dim=over, keepdim=True) == rewards_PG.amin(dim=over, keepdim=True)
     centred_PG = centred_PG.masked_fill(is_equal, 0.0)
@@ -74,8 +75,8 @@ def normalised_advantage(
         centred_PG = centred_PG * (size / max(size - 1, 1))
     if std_over is None:
         return centred_PG
-    values_PG, over = (rewards_PG, 1) if std_over == "group" else (centred_PG, None)
-    if values_PG.numel() == 1 or (over == 1 and size == 1):
+    values_PG, over = (rewards_PG, group) if std_over == "group" else (centred_PG, whole)
+    if values_PG.numel() == 1 or (over == group and size == 1):
         return torch.zeros_like(centred_PG)
     return centred_PG / (values_PG.std(dim=over, keepdim=True) + epsilon)
 

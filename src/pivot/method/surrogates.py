@@ -23,7 +23,7 @@ def capped_weight_terms(
     floor: float = 0.0,
     cap: float = 5.0,
 ) -> PolicyTerms:
-    """-sg[clip(rho_t, floor, cap)] A_t log pi(y_t), token by token (CISPO, arXiv 2506.13585, Eq. 4 and 5).
+    """-sg[clip(rho_t, floor, cap)] A_t log pi(y_t), token by token (CISPO, arXiv 2506.13585).
 
     The weight is bounded and carries no gradient, so that no token loses its gradient to a clip.
 

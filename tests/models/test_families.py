@@ -238,7 +238,8 @@ def test_adapters_frozen_towers_and_sizes(folder, prompts, tmp_path, family):
         number[parameter.requires_grad] += parameter.numel()
     sizes = find_architecture(str(folder))
     assert (sizes.parameters, sizes.vision_parameters) == (sum(number.values()), number[False])
-    assert 0 < number[False] < number[True]
+    assert number[False] > 0
+    assert all(p.requires_grad for p in frozen.family.text_model(frozen.model).parameters())
     adapted = load_policy(str(folder), ModelOptions(lora_rank=2))
     generator = torch.Generator().manual_seed(0)
     for name, parameter in adapted.trainable_parameters().items():

@@ -23,7 +23,7 @@ from pivot.types import Prompt
 
 REAL = "qwen2_5_vl-real"
 """With the real tokenizer and its 151,936 rows."""
-VLLM = ["idefics3", "internvl", "gemma3"]
+VLLM = ["idefics3", "internvl"]
 """Families without a fast path that vLLM samples from here."""
 PATCH = {"qwen2_vl": 14, "qwen2_5_vl": 14, "qwen3_vl": 16}
 

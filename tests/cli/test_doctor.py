@@ -229,6 +229,29 @@ def test_each_recipe_fits_the_gpu_that_it_is_for(recipe, gpu, capsys):
     assert "hours per step" in text
 
 
+def test_the_smallest_recipe_fits_16_gb_without_a_gpu(capsys):
+    main(["doctor", "--recipe", "smolvlm-256m", "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert found["model"]["parameters"] == 256_484_928
+    assert found["needed_bytes"] < 0.75 * 16e9
+
+
+@pytest.mark.parametrize(
+    ("name", "billions"),
+    [
+        ("HuggingFaceTB/SmolVLM2-500M-Video-Instruct", 0.507),
+        ("OpenGVLab/InternVL3-1B-hf", 0.938),
+        ("OpenGVLab/InternVL3_5-1B-HF", 1.061),
+        ("google/gemma-3-4b-it", 4.300),
+        ("llava-hf/llava-onevision-qwen2-7b-ov-hf", 8.031),
+        ("Qwen/Qwen3-VL-8B-Instruct", 8.767),
+        ("Qwen/Qwen3-VL-30B-A3B-Instruct", 31.071),
+    ],
+)
+def test_published_models_have_their_published_size(name, billions):
+    assert find_architecture(name).parameters / 1e9 == pytest.approx(billions, abs=6e-4)
+
+
 def test_hours_by_hand():
     """8-sequence groups of a made-up GPU: 100 TFLOP/s and 1000 GB/s."""
     config, model = recipes.get("geo3k-3b"), find_architecture("Qwen/Qwen2.5-VL-3B-Instruct")

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor, nn
+from transformers import AttentionMaskInterface
+from transformers.masking_utils import sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from pivot.errors import UserError
@@ -28,6 +30,7 @@ CHUNK_QUERIES = 128
 BOOTSTRAP_DRAWS = 2000
 _PROMPTS_AT_ONCE = 64
 _INTERFACE = "pivot_image_mass"
+AttentionMaskInterface.register(_INTERFACE, sdpa_mask)
 
 
 @dataclass(frozen=True)
@@ -129,11 +132,14 @@ class _MassWatcher:
         **options: object,
     ) -> tuple[Tensor, Tensor | None]:
         """query [1, heads, L, d]; key and value [1, key heads, L, d], each shared by several query heads."""
-        self.mass.append(self._mean_mass(query[0], key[0], scaling))
+        self.mass.append(self._mean_mass(query[0], key[0], scaling, attention_mask))
         usual = ALL_ATTENTION_FUNCTIONS["sdpa"]
         return usual(module, query, key, value, attention_mask, scaling=scaling, **options)
 
-    def _mean_mass(self, query_HLd: Tensor, key_KLd: Tensor, scaling: float) -> Tensor:
+    def _mean_mass(
+        self, query_HLd: Tensor, key_KLd: Tensor, scaling: float, attention_mask: Tensor | None
+    ) -> Tensor:
+        """`attention_mask` is boolean; None: causal."""
         num_heads, length, size = query_HLd.shape
         grouped_KGLd = query_HLd.view(len(key_KLd), -1, length, size)
         key_KdL = key_KLd.float().transpose(1, 2)[:, None]
@@ -141,8 +147,10 @@ class _MassWatcher:
         total = torch.zeros((), dtype=torch.float64)
         for positions_C in positions_L[self.first_query :].split(self.chunk_queries):
             scores_KGCL = scaling * (grouped_KGLd[:, :, positions_C].float() @ key_KdL)
-            later_CL = positions_L > positions_C[:, None]
-            weights_KGCL = scores_KGCL.masked_fill(later_CL, -torch.inf).softmax(dim=-1)
+            seen_CL = positions_L <= positions_C[:, None]
+            if attention_mask is not None:  # such as a sliding window
+                seen_CL &= attention_mask[0, 0, positions_C]
+            weights_KGCL = scores_KGCL.masked_fill(~seen_CL, -torch.inf).softmax(dim=-1)
             total += weights_KGCL[..., self.is_image_L].sum(dtype=torch.float64).cpu()
         return total / (num_heads * (length - self.first_query))
 

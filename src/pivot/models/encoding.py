@@ -34,7 +34,8 @@ class PromptEncoder:
     def __init__(self, family: Family) -> None:
         self.family = family
         self._frames = {(starts, True): family.frame(starts) for starts in (False, True)}
-        self._specials = sorted(family.tokenizer.get_added_vocab(), key=len, reverse=True)
+        added = family.tokenizer.added_tokens_decoder.values()
+        self._specials = sorted((token.content for token in added if token.special), key=len, reverse=True)
         self._cache: OrderedDict[str, EncodedPrompt] = OrderedDict()
         self._cache_bytes = 0
         self.cache_limit = 2 * 2**30

@@ -327,19 +327,17 @@ def _patch_product(self: Any, hidden_states: Tensor) -> Tensor:
 def _qwen3_vl(*sizes: int, tied: bool = False, large_vision: bool = True, **experts: int) -> dict[str, Any]:
     model_type = "qwen3_vl_moe" if experts else "qwen3_vl"
     text = text_settings(f"{model_type}_text", *sizes, head_dim=128, vocab_size=151936, **experts)
-    vision = {
-        "depth": 27,
-        "hidden_size": 1152,
-        "intermediate_size": 4304,
-        "deepstack_visual_indexes": [8, 16, 24],
-    }
-    if not large_vision:
-        vision = {"depth": 24, "hidden_size": 1024, "intermediate_size": 4096}
-        vision["deepstack_visual_indexes"] = [5, 11, 17]
+    vision, deepstack = {"depth": 24, "hidden_size": 1024, "intermediate_size": 4096}, [5, 11, 17]
+    if large_vision:
+        vision, deepstack = {"depth": 27, "hidden_size": 1152, "intermediate_size": 4304}, [8, 16, 24]
     return {
         "model_type": model_type,
         "text_config": {**text, "tie_word_embeddings": tied},
-        "vision_config": {**vision, "out_hidden_size": text["hidden_size"]},
+        "vision_config": {
+            **vision,
+            "deepstack_visual_indexes": deepstack,
+            "out_hidden_size": text["hidden_size"],
+        },
         "tie_word_embeddings": tied,
     }
 

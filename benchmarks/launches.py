@@ -16,6 +16,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoConfig, AutoModelForImageTextToText
@@ -24,7 +25,8 @@ from benchmarks.pretend_gpu import PretendGpu, on_gpu, replace_tensors
 from pivot.models.family import ImageFeatures
 from pivot.models.loading import load_policy, prepare_forward, resolve_model
 from pivot.models.policy import Policy
-from pivot.sampling import SampleRequest, Sampling, native
+from pivot.sampling import SampleRequest, Sampling, drawing
+from pivot.sampling.decoder import GPU_CHECK_EVERY, Decoder
 from pivot.tiny import procedural
 
 LAYERS, PROMPTS, RESPONSES, TOKENS = 36, 5, 5, 33
@@ -72,7 +74,7 @@ def main() -> int:
     launches, syncs = per_token()
     print(f"launches per token  {launches:8.1f}  (CPU, float32)")
     print(f"  some have ended   {per_token(ended=True)[0]:8.1f}")
-    print(f"host syncs per token {syncs:7.2f}  (every {native.GPU_CHECK_EVERY} tokens, as on a GPU)")
+    print(f"host syncs per token {syncs:7.2f}  (every {GPU_CHECK_EVERY} tokens, as on a GPU)")
     if torch.version.cuda is None:
         print("launches on a GPU: needs a CUDA build of torch (make test-cuda)")
     else:
@@ -95,9 +97,9 @@ def per_token(layers: int = LAYERS, *, ended: bool = False) -> tuple[float, floa
         decoder.continuation.keep(staying)
         decoder.rows, hidden_ND = decoder.rows.select(staying), hidden_ND[staying]
     # As on a GPU: it sorts for top-p, and the host looks rarely.
-    with Count() as count, patch.object(native, "NUCLEUS", 2**31):
+    with Count() as count, patch.object(drawing, "NUCLEUS", 2**31):
         for tick in _tokens(decoder, hidden_ND):
-            if tick % native.GPU_CHECK_EVERY == 0:
+            if tick % GPU_CHECK_EVERY == 0:
                 decoder._compacted(torch.zeros(len(decoder.rows)))
     syncs = sum(count.calls[name] for name in SYNCS)
     return _launches(count.calls), syncs / (TOKENS - 1)
@@ -115,21 +117,23 @@ def per_token_on_gpu(layers: int = LAYERS) -> float:
     with PretendGpu(mode):
         decoder = _decoder(policy)
         hidden_ND = decoder._refilled(None)
+        assert hidden_ND is not None
         mode.calls.clear()
         for _ in _tokens(decoder, hidden_ND):
             pass
     return _launches(mode.calls)
 
 
-def _decoder(policy: Policy) -> Any:
+def _decoder(policy: Policy) -> Decoder:
     """No sequence ends early."""
     prompts = [policy.encoder.encode(prompt) for prompt in procedural.dataset("train", PROMPTS)]
     sampling = Sampling(top_p=0.99, max_tokens=TOKENS, min_tokens=TOKENS)
-    return native._Decoder(policy, prompts, SampleRequest(RESPONSES, sampling, (0,)), 2**22)
+    return Decoder(policy, prompts, SampleRequest(RESPONSES, sampling, (0,)), 2**22)
 
 
-def _tokens(decoder: Any, hidden_ND: Any) -> Iterator[int]:
+def _tokens(decoder: Decoder, hidden_ND: Tensor) -> Iterator[int]:
     """All tokens but the last."""
+    assert decoder.continuation is not None
     for tick in range(1, TOKENS):
         tokens_N = decoder._draw(hidden_ND)
         decoder.tick += 1

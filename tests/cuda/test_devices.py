@@ -83,6 +83,7 @@ def test_decoding_stays_on_the_gpu_and_reads_no_value(fake, top_p, monkeypatch):
         decoder = Decoder(policy, prompts, SampleRequest(3, sampling, (0,)), 2**20)
         hidden_ND = decoder._refilled(None)
         assert decoder.continuation is not None
+        assert hidden_ND is not None
         for _ in range(6):  # past the first growth of the caches
             tokens_N = decoder._draw(hidden_ND)
             hidden_ND = decoder.continuation.advance(tokens_N)

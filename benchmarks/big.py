@@ -57,8 +57,8 @@ POOL = 1_048_573
 class EveryOther:
     """Half of each group is right."""
 
-    def judge(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> list[Reward]:
-        return [Reward(float(number % 2), 0.0, "every other") for number in range(len(texts))]
+    def judge(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> list[Reward]:
+        return [Reward(float(number % 2), 0.0, "every other") for number in range(len(responses))]
 
     def close(self) -> None: ...
 

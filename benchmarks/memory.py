@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import AutoModelForImageTextToText
 
+from benchmarks.pretend_gpu import replace_tensors
 from pivot import recipes, tiny
 from pivot.config import Config, apply_settings
 from pivot.doctor import estimate, find_architecture
@@ -91,24 +92,13 @@ class FakeUpdate:
             )
             prepare_forward(model)
             prepare_for_training(model, model_options(config), torch.device("meta"))
-        self._replace_tensors(model)
+        replace_tensors(model, self.fake)
         text = load_tokenizer_only(tiny.checkpoint_path("easy"))
         family = find_family("qwen2_5_vl")(model, text.tokenizer, text.family.image_processor)
         self.engine = LocalEngine(config, Policy(model, text.tokenizer, PromptEncoder(family)))
 
     def fake(self, tensor: Tensor) -> Tensor:
         return FakeTensor(self.mode, tensor.to("meta"), self.device)
-
-    def _replace_tensors(self, model: torch.nn.Module) -> None:
-        """Tied weights stay tied."""
-        seen: dict[int, torch.nn.Parameter] = {}
-        for module in model.modules():
-            for name, p in module._parameters.items():
-                if p is not None and id(p) not in seen:
-                    seen[id(p)] = torch.nn.Parameter(self.fake(p.data), requires_grad=p.requires_grad)
-                module._parameters[name] = p if p is None else seen[id(p)]
-            for name, buffer in module._buffers.items():
-                module._buffers[name] = buffer if buffer is None else self.fake(buffer)
 
     def measure(self) -> dict[str, int]:
         """Peak bytes of a micro-batch and of the optimizer step, with the moments and gradients of those before."""

@@ -13,7 +13,7 @@ from pivot.models import decoding, shared_prefix
 from pivot.models.family import EncodedImage, EncodedPrompt, ImageFeatures
 from pivot.models.rows import PromptWithResponses
 from pivot.sampling import SampleRequest, Sampling
-from pivot.sampling.native import _Decoder
+from pivot.sampling.decoder import Decoder
 from pivot.types import Prompt
 
 pytestmark = pytest.mark.skipif(
@@ -80,9 +80,10 @@ def test_decoding_stays_on_the_gpu_and_reads_no_value(fake, top_p, monkeypatch):
     sampling = Sampling(temperature=0.7, top_p=top_p, top_k=50, max_tokens=80, min_tokens=4)
     with PretendGpu(fake.mode):
         prompts = [unit.prompt for unit in units]
-        decoder = _Decoder(policy, prompts, SampleRequest(3, sampling, (0,)), 2**20)
+        decoder = Decoder(policy, prompts, SampleRequest(3, sampling, (0,)), 2**20)
         hidden_ND = decoder._refilled(None)
         assert decoder.continuation is not None
+        assert hidden_ND is not None
         for _ in range(6):  # past the first growth of the caches
             tokens_N = decoder._draw(hidden_ND)
             hidden_ND = decoder.continuation.advance(tokens_N)

@@ -100,15 +100,17 @@ def test_the_prompts_keys_are_not_repeated(policy, encoded):
 
 
 def test_slots_map_every_response_to_its_prompt_and_back():
-    prompt_N = torch.tensor([1, 0, 1, 2, 1])
-    places = _Places.of(prompt_N, 3)
+    prompt_N, num_keys = torch.tensor([1, 0, 1, 2, 1]), 2
+    places = _Places.of(prompt_N, 3, num_keys)
     assert places.width == 3
-    assert sorted(places.slot_N.tolist()) == [0, 3, 4, 5, 6], "one slot each, within its prompt's row"
-    assert (places.slot_N // places.width).tolist() == prompt_N.tolist()
-    x_NKRd = torch.arange(5 * 2 * 3 * 4.0).view(5, 2, 3, 4)
-    back = places.by_response(places.by_prompt(x_NKRd), num_keys=2)
-    assert torch.equal(back.view(5, 2, 3, 4), x_NKRd)
-    full = _Places.of(torch.tensor([0, 0, 1, 1]), 2)
-    assert full.slot_N is None
-    y_NKRd = x_NKRd[:4]
-    assert torch.equal(full.by_response(full.by_prompt(y_NKRd), num_keys=2).view(4, 2, 3, 4), y_NKRd)
+    slot_NK = places.slot_M.view(5, num_keys)
+    assert len(set(places.slot_M.tolist())) == 10, "one slot each"
+    assert (slot_NK // (num_keys * places.width)).tolist() == [[p, p] for p in prompt_N]
+    assert (slot_NK // places.width % num_keys).tolist() == [[0, 1]] * 5
+    x_MRd = torch.arange(5 * 2 * 3 * 4.0).view(10, 3, 4)
+    table = places.by_prompt(x_MRd)
+    assert table.shape == (3 * num_keys, 3 * 3, 4)
+    assert torch.equal(table[1 * num_keys + 1, :3], x_MRd[0 * num_keys + 1]), "prompt 1's first, second head"
+    assert torch.equal(places.by_response(table), x_MRd)
+    full = _Places.of(torch.tensor([0, 0, 1, 1]), 2, num_keys, width=2)
+    assert torch.equal(full.by_response(full.by_prompt(x_MRd[:8])), x_MRd[:8])

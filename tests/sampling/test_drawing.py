@@ -4,7 +4,7 @@ import torch
 
 from pivot.errors import UserError
 from pivot.sampling.base import Sampling
-from pivot.sampling.native import draw_tokens, keep_nucleus, uniform_stream
+from pivot.sampling.drawing import draw_tokens, keep_nucleus, uniform_stream
 
 NOTHING = torch.tensor([], dtype=torch.int64)
 

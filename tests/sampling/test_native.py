@@ -5,7 +5,7 @@ from pivot.errors import UserError
 from pivot.models import decoding
 from pivot.models.loading import ModelOptions, load_policy
 from pivot.models.rows import PromptWithResponses
-from pivot.sampling import NativeSampler, SampleRequest, Sampling, native, sample_responses
+from pivot.sampling import NativeSampler, SampleRequest, Sampling, decoder, native, sample_responses
 from pivot.tiny import procedural
 from pivot.types import Prompt
 
@@ -135,7 +135,7 @@ def test_waiting_prompts_take_the_room_of_finished_ones(policy, monkeypatch):
     whole = dict(sample_responses(policy, prompts, 4, Sampling(max_tokens=64)))
     budget = 3 * (max(len(p) for p in prompts) + 4 * 64)
     held, started = [], []
-    next_cohort = native._Decoder._next_cohort
+    next_cohort = decoder.Decoder._next_cohort
 
     def spy(self):
         running = len(self.rows)
@@ -144,13 +144,13 @@ def test_waiting_prompts_take_the_room_of_finished_ones(policy, monkeypatch):
             started.append((running, len(chosen)))
         return chosen
 
-    def refilled(self, hidden_ND, plain=native._Decoder._refilled):
+    def refilled(self, hidden_ND, plain=decoder.Decoder._refilled):
         hidden_ND = plain(self, hidden_ND)
         held.append(self._held_tokens())
         return hidden_ND
 
-    monkeypatch.setattr(native._Decoder, "_next_cohort", spy)
-    monkeypatch.setattr(native._Decoder, "_refilled", refilled)
+    monkeypatch.setattr(decoder.Decoder, "_next_cohort", spy)
+    monkeypatch.setattr(decoder.Decoder, "_refilled", refilled)
     found = dict(sample_responses(policy, prompts, 4, Sampling(max_tokens=64), batch_tokens=budget))
     assert max(held) <= budget
     assert started[0] == (0, 3)
@@ -167,7 +167,7 @@ def test_looking_rarely_for_finished_sequences_changes_nothing(policy, monkeypat
     prompts = [policy.encoder.encode(procedural.make("count", "train", i)) for i in range(4)]
     sampling = Sampling(max_tokens=45)
     often = dict(sample_responses(policy, prompts, 4, sampling))
-    monkeypatch.setattr(native, "CPU_CHECK_EVERY", 8)
+    monkeypatch.setattr(decoder, "CPU_CHECK_EVERY", 8)
     rarely = dict(sample_responses(policy, prompts, 4, sampling, batch_tokens=2 * (200 + 4 * 45)))
     for index, responses in often.items():
         for mine, other in zip(rarely[index], responses, strict=True):

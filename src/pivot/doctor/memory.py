@@ -16,7 +16,8 @@ from pivot.method.statistics import CHUNK_BYTES
 from pivot.models.architecture import Architecture
 from pivot.models.family import Stack
 from pivot.models.policy import FEATURE_CACHE_BYTES
-from pivot.sampling.native import CPU_BATCH_TOKENS, HEAD_CHUNK_ELEMENTS
+from pivot.sampling.decoder import HEAD_CHUNK_ELEMENTS
+from pivot.sampling.native import CPU_BATCH_TOKENS
 
 Phase = Literal["always", "rollout", "training", "update", "step", "host"]
 ITEM_BYTES = {"float32": 4, "bfloat16": 2}

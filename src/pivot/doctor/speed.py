@@ -1,4 +1,4 @@
-"""How long a step takes on a GPU, from its data sheet; every assumption is printed with the result."""
+"""How long a step takes on a GPU, from its peak rates; every assumption is printed with the result."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pivot.models.architecture import Architecture
 from pivot.sampling.native import CPU_BATCH_TOKENS
 
 COMPUTE_SHARE = 0.35
-"""Of the peak FLOP/s that large matrix products of a training step reach."""
+"""Of the peak FLOP/s that large matrix products of a training step reach: an assumption, measured nowhere."""
 BANDWIDTH_SHARE = 0.6
-"""Of the peak bandwidth that decoding reaches."""
+"""Of the peak bandwidth that decoding reaches: an assumption too."""
 SEQUENCES = 256
 """That vLLM decodes at once, where its cache holds them."""
 NATIVE_SECONDS = 0.02
@@ -25,7 +25,7 @@ DRAWN = 2.0
 
 @dataclass(frozen=True)
 class Gpu:
-    """Numbers of the vendor's data sheet."""
+    """Peak rates as the vendor states them."""
 
     name: str
     gigabytes: int
@@ -33,6 +33,9 @@ class Gpu:
     """bfloat16, dense, float32 accumulation."""
     bandwidth: float
     """Of the memory, GB/s."""
+    checked: bool = True
+    """Whether both rates were found stated elsewhere: for the A100 in NVIDIA's data sheet as quoted by
+    glennklockwood.com/garden/processors/A100, for the others in public tables of specifications."""
 
     @property
     def device(self) -> Device:
@@ -40,12 +43,12 @@ class Gpu:
 
 
 GPUS = (
-    Gpu("RTX-3090", 24, 71, 936),
+    Gpu("RTX-3090", 24, 71, 936, checked=False),
     Gpu("RTX-4090", 24, 165, 1008),
-    Gpu("A10G", 24, 70, 600),
+    Gpu("A10G", 24, 70, 600, checked=False),
     Gpu("L4", 24, 121, 300),
-    Gpu("A6000", 48, 155, 768),
-    Gpu("L40S", 48, 362, 864),
+    Gpu("A6000", 48, 155, 768, checked=False),
+    Gpu("L40S", 48, 362, 864, checked=False),
     Gpu("A100-40GB", 40, 312, 1555),
     Gpu("A100-80GB", 80, 312, 2039),
     Gpu("H100-80GB", 80, 989, 3350),
@@ -62,7 +65,7 @@ def named_gpu(name: str) -> Gpu:
 
 
 def known_gpu(device: Device) -> Gpu | None:
-    """The data sheet of a device that was found or named; None: not in the table."""
+    """The rates of a device that was found or named; None: not in the table."""
     plain = device.name.replace(" ", "-").lower()
     models = [gpu for gpu in GPUS if gpu.name.lower().removesuffix(f"-{gpu.gigabytes}gb") in plain]
     return min(models, key=lambda gpu: abs(gpu.gigabytes * 10**9 - device.total_bytes), default=None)
@@ -107,8 +110,9 @@ def hours(config: Config, model: Architecture, gpu: Gpu) -> Hours:
         update=prompts * update / rate / 3600,
         steps=train.steps,
         assumptions=(
-            f"{gpu.name}: {gpu.teraflops:g} TFLOP/s in bfloat16 at {COMPUTE_SHARE:.0%}, {gpu.bandwidth:g} GB/s at "
-            f"{BANDWIDTH_SHARE:.0%}",
+            f"{gpu.name}: {gpu.teraflops:g} TFLOP/s in bfloat16 and {gpu.bandwidth:g} GB/s"
+            + ("" if gpu.checked else ", not checked against a data sheet"),
+            f"products reach {COMPUTE_SHARE:.0%} of that and decoding {BANDWIDTH_SHARE:.0%}: assumed, not measured",
             f"{length} tokens per response, {shape.prompt_tokens:,} per prompt, {drawn:g} groups sampled per group "
             "trained on",
             f"{2 * text / 1e9:.1f} GFLOP per token forward; {concurrent} sequences decoded at once, "

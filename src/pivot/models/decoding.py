@@ -130,7 +130,7 @@ class SharedContinuation(_Cohorts):
         super().__init__(_SharedCohort(prompts, num_samples, rotations))
 
     def advance(self, tokens_N: Tensor) -> Tensor:
-        # [N, 1, d]: the same for all heads.
+        # [N, 1, 1, d]: the same for all heads.
         cos, sin = (_joined(parts) for parts in zip(*(c.rotation() for c in self.cohorts), strict=True))
         hidden_ND = self._text.embed_tokens(tokens_N)
         for index, layer in enumerate(self._text.layers):
@@ -153,16 +153,19 @@ class SharedContinuation(_Cohorts):
     def _projected(
         self, attention: Any, x_ND: Tensor, cos: Tensor, sin: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Query [N, heads, d] and key [N, key heads, d], rotated by their position, and value."""
+        """Query [N, key heads, R, d] and key [N, key heads, d], rotated by their position, and value.
+
+        R query heads share a key: next to it they are one table, whose parts are views.
+        """
         heads = (len(x_ND), -1, attention.head_dim)
         projections = (attention.q_proj, attention.k_proj, attention.v_proj)
         query, key, value = (projection(x_ND).view(heads) for projection in projections)
         if self._norms_heads:
             query, key = _normed(attention.q_norm, query), _normed(attention.k_norm, key)
-        both = torch.cat([query, key], 1)
+        repeats = query.shape[1] // key.shape[1]
+        both = torch.cat([query.unflatten(1, (-1, repeats)), key[:, :, None]], 2)
         rotated = torch.addcmul(both * cos, both.roll(attention.head_dim // 2, -1), sin)
-        query, key = rotated.split([query.shape[1], key.shape[1]], 1)
-        return query, key, value
+        return rotated[:, :, :-1], rotated[:, :, -1], value
 
 
 class _SharedCohort:
@@ -171,25 +174,23 @@ class _SharedCohort:
     def __init__(self, prompts: PrefilledPrompts, num_samples: int, rotations: tuple[Tensor, Tensor]) -> None:
         num_prompts, device = len(prompts.next_position_P), prompts.next_position_P.device
         self._cos_PTd, self._sin_PTd = rotations
-        self._places = _Places(
-            prompt_N=torch.arange(num_prompts, device=device).repeat_interleave(num_samples),
-            num_prompts=num_prompts,
-            width=num_samples,
-        )
+        self._num_keys = prompts.cache.layers[0].keys.shape[1]
+        prompt_N = torch.arange(num_prompts, device=device).repeat_interleave(num_samples)
+        self._places = _Places.of(prompt_N, num_prompts, self._num_keys, num_samples)
         self.layers = [
             _LayerMemory(cached.keys, cached.values, len(self), self._cos_PTd.shape[1])
             for cached in prompts.cache.layers
         ]
-        self._bias_PK1L = _bias(prompts.seen_PL, self.layers[0].num_keys)
+        self._bias_PK1L = _bias(prompts.seen_PL, self._num_keys)
         self.length = 0
 
     def __len__(self) -> int:
         return len(self._places.prompt_N)
 
     def rotation(self) -> tuple[Tensor, Tensor]:
-        """cos and sin of the next token's position, each [N, 1, d]."""
+        """cos and sin of the next token's position, each [N, 1, 1, d]."""
         prompt_N, t = self._places.prompt_N, self.length
-        return self._cos_PTd[prompt_N, t, None], self._sin_PTd[prompt_N, t, None]
+        return self._cos_PTd[prompt_N, t, None, None], self._sin_PTd[prompt_N, t, None, None]
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
         memory = self.layers[layer]
@@ -199,7 +200,7 @@ class _SharedCohort:
     def keep(self, rows: Tensor) -> None:
         """Also drops prompts that have no response left."""
         left_P, prompt_N = self._places.prompt_N[rows].unique(return_inverse=True)
-        self._places = _Places.of(prompt_N, len(left_P))
+        self._places = _Places.of(prompt_N, len(left_P), self._num_keys)
         self._cos_PTd, self._sin_PTd = self._cos_PTd[left_P], self._sin_PTd[left_P]
         self._bias_PK1L = self._bias_PK1L[left_P]
         for memory in self.layers:
@@ -208,42 +209,39 @@ class _SharedCohort:
 
 @dataclass(frozen=True)
 class _Places:
-    """Slots of N responses in a [prompt, width] table, as wide as the prompt with the most responses needs."""
+    """N responses in a table of P prompts, as wide as the prompt with the most responses needs; for each key head."""
 
     prompt_N: Tensor
-    num_prompts: int
     width: int
-    slot_N: Tensor | None = None
-    """Place in the flat table; None: the table is full and in order."""
+    row_S: Tensor
+    """For the slots [P, key heads, width], flat: which of the rows [N, key heads] is there; any where it is vacant."""
+    slot_M: Tensor
+    """For the rows [N, key heads], flat: its slot."""
 
     @staticmethod
-    def of(prompt_N: Tensor, num_prompts: int) -> _Places:
-        counts_P = prompt_N.bincount(minlength=num_prompts)
-        width = int(counts_P.max())
-        if bool((counts_P == width).all()) and bool((prompt_N.diff() >= 0).all()):
-            return _Places(prompt_N, num_prompts, width)
+    def of(prompt_N: Tensor, num_prompts: int, num_keys: int, width: int | None = None) -> _Places:
+        """`width`: where it is known it need not be read from the device."""
+        counts_P = prompt_N.new_zeros(num_prompts).index_add_(0, prompt_N, torch.ones_like(prompt_N))
+        width = int(counts_P.max()) if width is None else width
         order_N = prompt_N.argsort(stable=True)
         first_P = counts_P.cumsum(0) - counts_P
+        numbers_N = torch.arange(len(prompt_N), device=prompt_N.device)
         rank_N = torch.empty_like(prompt_N)
-        rank_N[order_N] = torch.arange(len(prompt_N), device=prompt_N.device) - first_P[prompt_N[order_N]]
-        return _Places(prompt_N, num_prompts, width, prompt_N * width + rank_N)
+        rank_N[order_N] = numbers_N - first_P[prompt_N[order_N]]
+        head_K = torch.arange(num_keys, device=prompt_N.device)
+        slot_M = ((prompt_N[:, None] * num_keys + head_K) * width + rank_N[:, None]).flatten()
+        row_S = slot_M.new_zeros(num_prompts * num_keys * width)
+        row_S[slot_M] = torch.arange(len(slot_M), device=slot_M.device)
+        return _Places(prompt_N, width, row_S, slot_M)
 
-    def by_prompt(self, x_NKRd: Tensor) -> Tensor:
-        """[P * key heads, width * R, d]: all rows that are multiplied with one prompt's keys."""
-        num_keys, repeats, size = x_NKRd.shape[1:]
-        if self.slot_N is not None:
-            table = x_NKRd.new_zeros(self.num_prompts * self.width, num_keys, repeats, size)
-            x_NKRd = table.index_copy_(0, self.slot_N, x_NKRd)
-        table = x_NKRd.reshape(self.num_prompts, self.width, num_keys, repeats, size)
-        return table.transpose(1, 2).reshape(-1, self.width * repeats, size)
+    def by_prompt(self, x_MRd: Tensor) -> Tensor:
+        """[N * key heads, R, d] -> [P * key heads, width * R, d]: all that is multiplied with one prompt's keys."""
+        table = x_MRd.index_select(0, self.row_S)
+        return table.view(-1, self.width * x_MRd.shape[1], x_MRd.shape[2])
 
-    def by_response(self, x: Tensor, num_keys: int) -> Tensor:
+    def by_response(self, x: Tensor) -> Tensor:
         """[P * key heads, width * R, d] -> [N * key heads, R, d]"""
-        size = x.shape[-1]
-        table = x.view(self.num_prompts, num_keys, self.width, -1, size).transpose(1, 2)
-        table = table.reshape(self.num_prompts * self.width, num_keys, -1, size)
-        chosen = table if self.slot_N is None else table.index_select(0, self.slot_N)
-        return chosen.reshape(-1, chosen.shape[2], size)
+        return x.unflatten(1, (self.width, -1)).flatten(0, 1).index_select(0, self.slot_M)
 
 
 class _LayerMemory:
@@ -253,9 +251,9 @@ class _LayerMemory:
         self, prompt_keys: Tensor, prompt_values: Tensor, num_responses: int, max_tokens: int
     ) -> None:
         self.prompt_keys, self.prompt_values = prompt_keys, prompt_values
-        _, self.num_keys, _, size = prompt_keys.shape
+        _, num_keys, _, size = prompt_keys.shape
         self._most = max_tokens
-        shape = (num_responses, self.num_keys, min(ROOM, max_tokens), size)
+        shape = (num_responses, num_keys, min(ROOM, max_tokens), size)
         self.keys, self.values = prompt_keys.new_empty(shape), prompt_keys.new_empty(shape)
         self._no_bias = prompt_keys.new_zeros(1, 1, 1, dtype=torch.float32)
 
@@ -266,23 +264,20 @@ class _LayerMemory:
         self.keys[:, :, t], self.values[:, :, t] = key_NKd, value_NKd
 
     def attend(
-        self, query_NHd: Tensor, length: int, places: _Places, bias_PK1L: Tensor, scaling: float
+        self, query_NKRd: Tensor, length: int, places: _Places, bias_PK1L: Tensor, scaling: float
     ) -> Tensor:
         """One query of each response over its prompt and itself -> [N, heads * d]"""
-        num_rows, _, size = query_NHd.shape
-        # Query heads that share keys are adjacent: [N, key heads, R, d].
-        query = query_NHd.view(num_rows, self.num_keys, -1, size)
+        query = query_NKRd.flatten(0, 1)
         keys, values = self.keys[:, :, :length].flatten(0, 1), self.values[:, :, :length].flatten(0, 1)
         before_k, before_v = self.prompt_keys.flatten(0, 1), self.prompt_values.flatten(0, 1)
         before = _scores(places.by_prompt(query), before_k, bias_PK1L.flatten(0, 1), scaling)
-        so_far = _scores(query.flatten(0, 1), keys, self._no_bias, scaling)
-        scores = torch.cat([places.by_response(before, self.num_keys), so_far], -1)
+        so_far = _scores(query, keys, self._no_bias, scaling)
+        scores = torch.cat([places.by_response(before), so_far], -1)
         weights = scores.softmax(-1).to(values.dtype)
         split = before_k.shape[1]
-        own = torch.bmm(weights[..., split:], values)
-        of_prompt = places.by_prompt(weights[..., :split].unflatten(0, (num_rows, self.num_keys)))
-        shared = places.by_response(torch.bmm(of_prompt, before_v), self.num_keys)
-        return (own + shared).view(num_rows, -1)
+        of_prompt = torch.bmm(places.by_prompt(weights[..., :split]), before_v)
+        attended = places.by_response(of_prompt).baddbmm_(weights[..., split:], values)
+        return attended.view(len(query_NKRd), -1)
 
     def keep(self, rows: Tensor, left_P: Tensor) -> None:
         self.keys, self.values = self.keys.index_select(0, rows), self.values.index_select(0, rows)

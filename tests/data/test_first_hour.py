@@ -269,3 +269,21 @@ def test_generated_prompts_are_shown_too(capsys: pytest.CaptureFixture[str]) -> 
     assert (first["id"], first["images"]) == ("angle/train/0", {"number": 1, "sizes": [[84, 84]]})
     assert main(["data", "tiny", "--split", "ood", "--limit", "1"]) == 0
     assert "tiny, ood" in capsys.readouterr().out
+
+
+def test_rows_that_nothing_would_evaluate_are_not_held_out_and_that_is_said(tmp_path: Path) -> None:
+    config = small(f"data.train={easyr1(tmp_path)}", "data.holdout=0.5", "eval.every=0")
+    prompts = training_prompts(config)
+    assert (len(prompts), prompts.held_out) == (20, {})
+    assert "no rows of mine are held out, since eval.every=0 evaluates nothing" in prompts.notes
+
+
+def test_a_reward_that_never_applies_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "rw.py").write_text(
+        "def never(completions, **columns):\n    return [None] * len(completions)\n"
+    )
+    config = small(
+        f"data.train={easyr1(tmp_path)}", f"reward.functions={tmp_path}/rw.py:never", "eval.every=0"
+    )
+    train(config, tmp_path / "run")
+    assert "step 1: no reward function applies to any response (all returned None)" in capsys.readouterr().out

@@ -363,6 +363,10 @@ class Run:
             self.progress.say(f"step {step}: {reason}; the prompt is skipped")
         if not selection.kept and not selection.nonfinite:
             reward = self.config.reward
+            if row.get("reward/unrewarded") == 1:
+                self.progress.say(
+                    f"step {step}: no reward function applies to any response (all returned None)"
+                )
             rule = (
                 f" (right is a reward above reward.threshold={reward.threshold:g})"
                 if reward.functions

@@ -11,6 +11,7 @@ from pivot import recipes
 from pivot.cli import evaluating
 from pivot.cli.eval import add_arguments
 from pivot.config import Config, load_file, overlay, to_dict, validate
+from pivot.config.loading import choose_duration
 from pivot.data import DataSpec, load
 from pivot.data.memory import MEMORY, as_rows
 from pivot.errors import UserError, nearest
@@ -66,9 +67,10 @@ def train(
     name, rows = _data(data)
     if name is not None:
         config = overlay(config, {"data": {"train": name}})
-    config = checked(with_settings(config, settings or {}))
+    config = with_settings(config, settings or {})
     if reward is not None:
         config = _with_functions(config, reward)
+    config = checked(config)
     if out is None:
         out = Path("runs") / f"{config.recipe}-{config.method.name}-{config.train.seed}"
     inside = InProcess(rows, reward, callbacks)
@@ -163,6 +165,8 @@ def _sets(benchmarks: Any) -> tuple[str, list[Mapping[str, Any]] | None]:
     """The names of the sets, or rows in memory."""
     if isinstance(benchmarks, str | Path):
         return str(benchmarks), None
+    if not isinstance(benchmarks, Iterable) or isinstance(benchmarks, Mapping):
+        raise UserError(f"benchmarks is {benchmarks!r}, but must be names, or rows (dictionaries) in memory")
     given = list(benchmarks)
     if given and all(isinstance(one, str | Path) for one in given):
         return ",".join(map(str, given)), None
@@ -202,6 +206,17 @@ def with_settings(config: Config, settings: Mapping[str, Any]) -> Config:
     Example:
         with_settings(config, {"train.steps": 20, "method.beta": 0.3, "eval": {"every": 5}})
     """
+    if not isinstance(settings, Mapping):
+        raise UserError(
+            f"settings is a {type(settings).__name__}, but must be a dictionary such as {{'train.steps': 20}}."
+        )
+    nested = settings.get("train", {})
+    dotted = {
+        name.removeprefix("train."): v for name, v in settings.items() if str(name).startswith("train.")
+    }
+    train = {**nested, **dotted} if isinstance(nested, Mapping) else {}
+    choose_duration(train)
+    config = overlay(config, {"train": {"epochs": train.get("epochs", config.train.epochs)}})
     for path, value in settings.items():
         for key in reversed(str(path).split(".")):
             value = {key: value}

@@ -95,6 +95,9 @@ def score(
     Returns:
         `tokens`, each with text, logprob, entropy, support, future_support, gate and utility; `V` (Eq. 4), `H` (Eq. 5).
     """
+    for name, text in (("question", question), ("response", response)):
+        if not isinstance(text, str):
+            raise UserError(f"{name} is a {type(text).__name__}, but must be a text")
     prompt = _prompt(image, question)
     if not response:
         raise UserError("response is empty; give the text whose tokens are to be scored")

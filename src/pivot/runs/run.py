@@ -103,6 +103,8 @@ def resume(
 def find_engine(name: str) -> OpenEngine:
     """How a run of this process opens the engine of that name: `local`, or one that a plugin registered."""
     known = {"local": LocalEngine.open, **ENGINES}
+    if name == "verl":
+        raise UserError("the verl engine starts processes of its own: use `pivot train --engine verl`.")
     if name not in known:
         raise UserError(f"There is no engine {name!r}; {nearest(name, [*known, 'verl'])}.")
     return known[name]

@@ -11,6 +11,7 @@ from pivot import recipes
 from pivot.cli import evaluating
 from pivot.cli.eval import add_arguments
 from pivot.config import Config, load_file, overlay, to_dict, validate
+from pivot.config.loading import choose_duration
 from pivot.data import DataSpec, load
 from pivot.data.memory import MEMORY, as_rows
 from pivot.errors import UserError, nearest
@@ -40,16 +41,36 @@ def train(
     engine: str = "local",
     quiet: bool = False,
 ) -> RunResult:
-    """See `pivot.train`."""
+    """Train from the beginning into a new folder.
+
+    Args:
+        start: a recipe's name, a config file (YAML, TOML or JSON), or a `pivot.Config`.
+        out: the run's folder; `runs/RECIPE-METHOD-SEED` by default.
+        method: a method's name, or `package.module:name`.
+        settings: settings by their dotted names, e.g. `{"train.steps": 20, "model.path": "Qwen/..."}`.
+        data: the training set: a known name, a hub id, a file, or rows in memory (dictionaries, a
+            `datasets.Dataset`); an image may be a PIL image, bytes or a path.
+        reward: a function `f(completions, **columns) -> list of numbers`, or several; without it the verifier decides.
+        callbacks: instances of `pivot.Callback`.
+        engine: `local`, or one that `pivot.register_engine` made known.
+        quiet: show no progress.
+
+    Raises:
+        pivot.errors.UserError: a value is invalid; the same checks as on the command line.
+
+    Example:
+        pivot.train("tiny", "runs/mine", method="dapo", settings={"train.steps": 20})
+    """
     config = _start(start)
     if method is not None:
         config = overlay(config, {"method": method})
     name, rows = _data(data)
     if name is not None:
         config = overlay(config, {"data": {"train": name}})
-    config = checked(with_settings(config, settings or {}))
+    config = with_settings(config, settings or {})
     if reward is not None:
         config = _with_functions(config, reward)
+    config = checked(config)
     if out is None:
         out = Path("runs") / f"{config.recipe}-{config.method.name}-{config.train.seed}"
     inside = InProcess(rows, reward, callbacks)
@@ -64,9 +85,21 @@ def resume(
     reward: Reward | None = None,
     callbacks: Sequence[Callback] = (),
     quiet: bool = False,
-    accept: Accept | None = None,
+    accept_lost_history: bool = False,
+    accept_changed_config: bool = False,
 ) -> RunResult:
-    """See `pivot.resume`."""
+    """Continue a run exactly where it stopped.
+
+    Args:
+        out: the run's folder.
+        steps: a new number of steps, which extends the run even if it has finished.
+        data: the rows again, for a run that was trained on rows in memory.
+        reward: the function again, for a run that was given one.
+        callbacks: instances of `pivot.Callback`.
+        quiet: show no progress.
+        accept_lost_history: continue even if rows of its metrics or rollouts are lost, repeated or changed.
+        accept_changed_config: continue even if its config.json was edited.
+    """
     out = Path(out)
     name, rows = _data(data)
     config = extension.stored_config(out)
@@ -78,6 +111,7 @@ def resume(
         _with_functions(config, reward)
     if steps is not None:
         extension.extend(out, steps)
+    accept = Accept(accept_lost_history, accept_changed_config)
     return runs.resume(out, quiet=quiet, accept=accept, inside=InProcess(rows, reward, callbacks))
 
 
@@ -91,7 +125,24 @@ def evaluate(
     settings: Mapping[str, Any] | None = None,
     quiet: bool = False,
 ) -> list[dict[str, Any]]:
-    """See `pivot.evaluate`."""
+    """Measure accuracy@k of a model; resumable, like `pivot eval`.
+
+    Args:
+        model: `tiny`, a run's folder or one of its checkpoints, a Hugging Face folder, or a hub id.
+        benchmarks: names of benchmarks, groups, files or hub ids, one or several; or rows in memory.
+        samples: responses per prompt.
+        limit: use only the first rows of each set.
+        out: the folder of samples and scores; RUN/eval for a run, else eval/MODEL.
+        settings: options of `pivot eval` by name: temperature, seed, device, recipe, grader, max_tokens, min_pixels,
+            max_pixels, dtype.
+        quiet: show no progress.
+
+    Returns:
+        The entries of scores.json, one per set: `name`, `accuracy`, `interval`, `prompts`, `samples` and more.
+
+    Example:
+        pivot.evaluate("runs/tiny", benchmarks=["tiny-test", "tiny-ood"], samples=4)
+    """
     names, rows = _sets(benchmarks)
     given = {
         **(settings or {}),
@@ -114,6 +165,8 @@ def _sets(benchmarks: Any) -> tuple[str, list[Mapping[str, Any]] | None]:
     """The names of the sets, or rows in memory."""
     if isinstance(benchmarks, str | Path):
         return str(benchmarks), None
+    if not isinstance(benchmarks, Iterable) or isinstance(benchmarks, Mapping):
+        raise UserError(f"benchmarks is {benchmarks!r}, but must be names, or rows (dictionaries) in memory")
     given = list(benchmarks)
     if given and all(isinstance(one, str | Path) for one in given):
         return ",".join(map(str, given)), None
@@ -153,6 +206,17 @@ def with_settings(config: Config, settings: Mapping[str, Any]) -> Config:
     Example:
         with_settings(config, {"train.steps": 20, "method.beta": 0.3, "eval": {"every": 5}})
     """
+    if not isinstance(settings, Mapping):
+        raise UserError(
+            f"settings is a {type(settings).__name__}, but must be a dictionary such as {{'train.steps': 20}}."
+        )
+    nested = settings.get("train", {})
+    dotted = {
+        name.removeprefix("train."): v for name, v in settings.items() if str(name).startswith("train.")
+    }
+    train = {**nested, **dotted} if isinstance(nested, Mapping) else {}
+    choose_duration(train)
+    config = overlay(config, {"train": {"epochs": train.get("epochs", config.train.epochs)}})
     for path, value in settings.items():
         for key in reversed(str(path).split(".")):
             value = {key: value}

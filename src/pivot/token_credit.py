@@ -65,7 +65,7 @@ class CreditRequest:
     options: GivenOptions = field(default_factory=GivenOptions)
 
 
-def credit(target: Target, prompt: Prompt, request: CreditRequest) -> CreditMap:
+def measure_prompt(target: Target, prompt: Prompt, request: CreditRequest) -> CreditMap:
     """Sample responses to a prompt, add the given ones, grade them if the answer is known, and measure their tokens."""
     methods = choose_methods(request.methods)
     if not prompt.images:
@@ -99,17 +99,44 @@ def credit(target: Target, prompt: Prompt, request: CreditRequest) -> CreditMap:
     )
 
 
-def credit_of(
+def credit(
     model: str | Path,
+    *,
     image: ImageLike | Sequence[ImageLike],
     question: str,
-    answer: str,
-    request: CreditRequest,
+    response: str | Sequence[str] = (),
+    samples: int | None = None,
+    answer: str = "",
+    methods: Sequence[str] = (),
+    temperature: float = 1.0,
+    seed: int = 0,
 ) -> CreditMap:
-    """See `pivot.credit`."""
+    """Which tokens of a model's responses matter, by every method's own measure, as training computes it.
+
+    Args:
+        model: as in `evaluate`.
+        image: one image or several: a PIL image, bytes, or a path.
+        question: the question; `<image>` marks where an image is, otherwise the images come first.
+        response: texts to score as responses.
+        samples: responses to sample: 4 by default, none if a response is given.
+        answer: the right answer, to grade the responses.
+        methods: whose measures: pivot, vppo, papo, pepo, pgpo, entropy; all by default.
+        temperature: of the samples.
+        seed: of the samples and of the corruption.
+
+    Returns:
+        `measures` and `responses`, each with `tokens` and `values` by measure; `write(path)` makes the page.
+
+    Example:
+        pivot.credit("tiny", image="figure.png", question="Find x.").write("credit.html")
+    """
+    texts = (response,) if isinstance(response, str) else tuple(response)
+    if samples is None:
+        samples = 0 if texts else 4
+    request = CreditRequest(texts, samples, tuple(methods), temperature, seed)
     prompt = replace(make_prompt(image, question), answer=answer)
     with leased_target(str(model)) as target:
-        return credit(target, prompt, request)
+        return measure_prompt(target, prompt, request)
 
 
 def _responses(

@@ -82,7 +82,22 @@ def score(
     method: str | None = None,
     step: int = 0,
 ) -> ScoredResponse:
-    """See `pivot.score`."""
+    """How much each token of a response depends on the image, as training computes it.
+
+    Args:
+        model: as in `evaluate`, or a loaded `Policy` (`pivot.models.loading.load_policy`) to score many responses.
+        image: one image or several: a PIL image, bytes, or a path; None for a question without one.
+        question: the question; `<image>` marks where an image is, otherwise the images come first.
+        response: the response's text.
+        method: whose settings of Eq. 10-13 and whose corruption to use; by default the run's, else PIVOT's.
+        step: selects the corruption mask.
+
+    Returns:
+        `tokens`, each with text, logprob, entropy, support, future_support, gate and utility; `V` (Eq. 4), `H` (Eq. 5).
+    """
+    for name, text in (("question", question), ("response", response)):
+        if not isinstance(text, str):
+            raise UserError(f"{name} is a {type(text).__name__}, but must be a text")
     prompt = make_prompt(image, question)
     if not response:
         raise UserError("response is empty; give the text whose tokens are to be scored")

@@ -36,6 +36,8 @@ def test_rows_in_memory(tmp_path, picture):
         ({"samples": 0}, "--samples is 0; it must be at least 1"),
         ({"limit": 0}, "--limit is 0"),
         ({"benchmarks": "geometry4k"}, "unknown benchmark 'geometry4k'"),
+        ({"benchmarks": None}, "benchmarks is None, but must be names, or rows"),
+        ({"settings": {"device": "gpu"}}, "the device is 'gpu', but must be auto, cpu, cuda or cuda:N"),
         ({"benchmarks": [3]}, "row 0 of data is a int"),
         ({"settings": {"dtype": "float16"}}, "--dtype invalid choice: 'float16'"),
         ({"settings": {"temprature": 1}}, "no setting 'temprature'; the nearest is temperature"),

@@ -101,6 +101,7 @@ def test_without_an_image_nothing_depends_on_it(policy):
         ({"image": b"GIF89"}, "image cannot be decoded"),
         ({"question": "<image><image>?"}, "2 <image> marks for 1 images"),
         ({"response": ""}, "response is empty"),
+        ({"response": 3}, "response is a int, but must be a text"),
         ({"method": "pivott"}, "no method 'pivott'"),
     ],
 )

@@ -128,6 +128,8 @@ def test_a_callback_that_raises_ends_the_run_with_its_name(tmp_path):
     with pytest.raises(UserError, match=r"the callback Broken\.on_step raised ValueError: no such key"):
         pivot.train("tiny", tmp_path, settings=SETTINGS, callbacks=[Broken()], quiet=True)
     assert json.loads((tmp_path / "run.json").read_bytes())["status"] == "failed"
+    with pytest.raises(UserError, match=r"callbacks is .*, but must be a list"):
+        pivot.train("tiny", tmp_path / "b", settings=SETTINGS, callbacks=Broken(), quiet=True)
     with pytest.raises(UserError, match="the class Broken, but each must be an instance"):
         pivot.train("tiny", tmp_path / "b", settings=SETTINGS, callbacks=[Broken], quiet=True)
 
@@ -141,6 +143,11 @@ def test_a_callback_that_raises_ends_the_run_with_its_name(tmp_path):
         ({"method.beta": "x"}, "method.beta is 'x', but must be a number"),
         ({"rollout": {"temperature": float("nan")}}, "rollout.temperature is nan, but must be a number"),
         ({"rollout.responses": 1}, "rollout.responses is 1, but must be at least 2"),
+        (
+            {"train.steps": 3, "train": {"epochs": 2}},
+            "train.steps=3 and train.epochs=2 are both set; give only one",
+        ),
+        (["train.steps=3"], "settings is a list, but must be a dictionary such as {'train.steps': 20}"),
     ],
 )
 def test_settings_are_checked_as_on_the_command_line(tmp_path, settings, sentence):
@@ -169,6 +176,7 @@ def test_a_configuration_made_in_python_is_checked(tmp_path):
         ({"data": [["a"]]}, "row 0 of data is a list, but must be a dictionary"),
         ({"data": {"problem": "x"}}, "data is a dict, but must be rows"),
         ({"reward": "rw:f"}, "reward is 'rw:f', but must be a function"),
+        ({"engine": "verl"}, "the verl engine starts processes of its own: use `pivot train --engine verl`"),
         ({"method": "pivott"}, "no method 'pivott'; the nearest is pivot"),
     ],
 )
@@ -185,6 +193,9 @@ def test_settings_may_be_dotted_or_nested():
     dotted = with_settings(config, {"train.steps": 5, "train.lr": 1e-3, "method.beta": 0.3})
     assert dotted == with_settings(config, {"train": {"steps": 5, "lr": 1e-3}, "method": {"beta": 0.3}})
     assert (dotted.train.steps, dotted.train.lr, dotted.method.settings()["beta"]) == (5, 1e-3, 0.3)
+    by_epochs = with_settings(config, {"train.epochs": 2})
+    assert by_epochs.train.epochs == with_settings(by_epochs, {"train.lr": 1e-3}).train.epochs == 2
+    assert with_settings(by_epochs, {"train.steps": 7}).train.epochs is None, "steps replace earlier epochs"
 
 
 def test_the_module_is_light_listed_and_documented():
@@ -204,3 +215,20 @@ def test_the_package_behind_evaluate_stays_importable():
     assert callable(pivot.evaluate)
     assert benchmarks.GROUPS
     assert Evaluator.__module__ == "pivot.evaluation.runner"
+
+
+def test_several_functions_of_this_process_have_weights(tmp_path, picture):
+    def length(completions, **columns):
+        return [len(text) / 100 for text in completions]
+
+    rows = [{"images": [picture().open()], "problem": f"How many? {i}", "answer": "1"} for i in range(8)]
+    result = pivot.train(
+        "tiny",
+        tmp_path,
+        settings={**SETTINGS, "data.holdout": 0, "reward.weights": [2.0, 0.5]},
+        data=rows,
+        reward=[length, lambda completions, **columns: [1.0] * len(completions)],
+        quiet=True,
+    )
+    row = result.metrics[-1]
+    assert row["reward/mean"] == pytest.approx(2.0 * row["reward/length"] + 0.5, abs=1e-6)

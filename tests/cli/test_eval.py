@@ -210,6 +210,9 @@ def test_a_table_of_other_limits_says_so_beside_the_row(elsewhere, trained, caps
         (["--model", "tiny", "--benchmarks", "tiny-test", "--recipe", "geo3k"], "There is no recipe 'geo3k'"),
         (["--model", "tiny", "--benchmarks", "tiny-test", "--min-pixels", "20000"], "at most 12544 pixels"),
         (["--model", "owner/none", "--benchmarks", "tiny-test"], "hub cannot be reached"),
+        (["--model", "tiny", "--benchmarks", "tiny-test", "--device", "gpu"], "the device is 'gpu', but must be auto"),
+        (["--model", "tiny", "--benchmarks", "tiny-test", "--max-tokens", "0"], "--max-tokens is 0; it must be at"),
+        (["--model", "tiny"], "name what to evaluate on"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_one_sentence(capsys, options, said):

@@ -212,6 +212,10 @@ def test_a_limit_is_said_with_counts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("spec", "sentence"),
     [
+        (
+            DataSpec("mine.csv", path="other.csv"),
+            r"mine.csv names a file or folder, and data.path=other.csv another",
+        ),
         (DataSpec("geometry4k"), r"unknown data set 'geometry4k'\. Did you mean 'geometry3k'\?"),
         (DataSpec("custom"), "custom needs --set data.path=FILE"),
         (DataSpec("nowhere.jsonl"), "nowhere.jsonl does not exist"),

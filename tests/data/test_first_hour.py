@@ -140,7 +140,7 @@ def mixed(tmp_path: Path, *settings: str):
         (tmp_path / name).mkdir(exist_ok=True)
         write(tmp_path / name)
     sets = f"[{tmp_path / 'a' / 'mine.jsonl'}, {tmp_path / 'b' / 'mine.parquet'}]"
-    return small(f"data.train={sets}", "data.weights=2,1", "train.steps=3", "checkpoint.every=1",
+    return small(f"data.train={sets}", "data.weights=2,1", "train.steps=2", "checkpoint.every=1",
                  "method.dynamic_sampling=false", *settings)  # fmt: skip
 
 
@@ -157,14 +157,14 @@ def test_several_sets_have_their_shares_and_resume(
     assert (first["data/mine/share"], first["data/mine-2/share"]) == (4 / 6, 2 / 6)
     step = run_module.Run._step
 
-    def stop_after_two(self):
+    def stop_after_one(self):
         row = step(self)
-        if self.finished_steps == 2:
+        if self.finished_steps == 1:
             raise KeyboardInterrupt
         return row
 
     with monkeypatch.context() as patch:
-        patch.setattr(run_module.Run, "_step", stop_after_two)
+        patch.setattr(run_module.Run, "_step", stop_after_one)
         with pytest.raises(KeyboardInterrupt):
             train(config, tmp_path / "stopped", quiet=True)
     resume(tmp_path / "stopped", quiet=True)
@@ -184,9 +184,16 @@ def test_several_sets_have_their_shares_and_resume(
 
 
 def test_epochs_decide_the_steps(tmp_path: Path) -> None:
-    config = small(f"data.train={table(tmp_path)}", "train.epochs=2", "train.prompts_per_step=8")
+    few = (
+        "data.size=8",
+        "train.prompts_per_step=3",
+        "eval.every=0",
+        "eval.final_prompts=1",
+        "eval.final_samples=1",
+    )
+    config = small(f"data.train={table(tmp_path)}", "train.epochs=2", *few)
     train(config, tmp_path / "run", quiet=True)
-    assert len(metrics(tmp_path / "run")) == 2 * (19 // 8)
+    assert len(metrics(tmp_path / "run")) == 2 * (7 // 3)
     stored = json.loads((tmp_path / "run" / "config.json").read_text())["train"]
     assert (stored["steps"], stored["epochs"]) == (4, 2)
 
@@ -269,3 +276,21 @@ def test_generated_prompts_are_shown_too(capsys: pytest.CaptureFixture[str]) -> 
     assert (first["id"], first["images"]) == ("angle/train/0", {"number": 1, "sizes": [[84, 84]]})
     assert main(["data", "tiny", "--split", "ood", "--limit", "1"]) == 0
     assert "tiny, ood" in capsys.readouterr().out
+
+
+def test_rows_that_nothing_would_evaluate_are_not_held_out_and_that_is_said(tmp_path: Path) -> None:
+    config = small(f"data.train={easyr1(tmp_path)}", "data.holdout=0.5", "eval.every=0")
+    prompts = training_prompts(config)
+    assert (len(prompts), prompts.held_out) == (20, {})
+    assert "no rows of mine are held out, since eval.every=0 evaluates nothing" in prompts.notes
+
+
+def test_a_reward_that_never_applies_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "rw.py").write_text(
+        "def never(completions, **columns):\n    return [None] * len(completions)\n"
+    )
+    config = small(
+        f"data.train={easyr1(tmp_path)}", f"reward.functions={tmp_path}/rw.py:never", "eval.every=0"
+    )
+    train(config, tmp_path / "run")
+    assert "step 1: no reward function applies to any response (all returned None)" in capsys.readouterr().out

@@ -58,7 +58,6 @@ def main(argv: list[str] | None = None) -> int:
     try:
         with _ending_on_interrupt(args.command):
             module = _prepared(args)
-        import_plugins(vars(args).get("plugins") or ())
         code = module.run(args)
         sys.stdout.flush()
         return code
@@ -122,10 +121,11 @@ def _parse(argv: list[str]) -> argparse.Namespace:
 
 
 def _prepared(args: argparse.Namespace) -> ModuleType:
-    """The module of a command, after its check of names and paths and, then, its heavy imports."""
+    """The module of a command, after its check of names and paths, its plugins and, last, its heavy imports."""
     module = importlib.import_module(f"pivot.cli.{args.command}")
     if hasattr(module, "check"):
         module.check(args)
+    import_plugins(vars(args).get("plugins") or ())
     for heavy in getattr(module, "IMPORTS", ()):
         importlib.import_module(heavy)
     return module

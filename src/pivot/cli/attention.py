@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pivot.cli import early
-from pivot.cli.options import add_data_settings, add_model_settings, add_plugins, check_temperature
+from pivot.cli.options import add_data_settings, add_model_settings, add_plugins, check_numbers
 from pivot.errors import UserError
 from pivot.terminal import printable
 from pivot.types import Prompt
@@ -49,7 +49,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def check(args: argparse.Namespace) -> None:
     """Names, paths and numbers, before anything heavy is imported."""
-    _check_numbers(args)
+    check_numbers(args)
+    repeated = sorted({name for name in args.models if args.models.count(name) > 1})
+    if repeated:
+        raise UserError(f"--model {repeated[0]} is given twice; name each model once.")
     early.check_evaluation(args, args.models)
     early.check_data(args.data, None)
 
@@ -110,23 +113,13 @@ def _measure_targets(
     return measured
 
 
-def _check_numbers(args: argparse.Namespace) -> None:
-    check_temperature(args.temperature)
-    for option, value in (("--limit", args.limit), ("--samples", args.samples)):
-        if value < 1:
-            raise UserError(f"{option} is {value}; it must be at least 1.")
-    repeated = sorted({name for name in args.models if args.models.count(name) > 1})
-    if repeated:
-        raise UserError(f"--model {repeated[0]} is given twice; name each model once.")
-
-
 def _load_prompts(args: argparse.Namespace) -> list[Prompt]:
     """The first prompts of a set; says what is not used."""
     from pivot.cli.configuring import data_settings
     from pivot.evaluation.sets import SetOptions, read_set
 
     data = read_set(args.data, SetOptions({}, args.limit, split=args.split, data=data_settings(args)))
-    if data.skipped:
+    if data.skipped and data.prompts:
         print(f"pivot attention: {printable(data.summary())}", file=sys.stderr)
     return data.usable()
 

@@ -72,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from pivot.evaluation.target import GivenOptions, leased_target
-    from pivot.token_credit import CreditRequest, credit
+    from pivot.token_credit import CreditRequest, measure_prompt
     from pivot.token_measures import choose_methods
 
     _check(args)
@@ -91,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
     )
     request = CreditRequest(texts, samples, methods, args.temperature, args.seed, options)
     with leased_target(args.model) as target:
-        found = credit(target, prompt, request)
+        found = measure_prompt(target, prompt, request)
     print(f"{args.model}: {found.facts['Settings']}")
     print(found.write(args.out))
     return 0

@@ -6,11 +6,13 @@ import argparse
 from pathlib import Path
 
 from pivot.cli import early
-from pivot.cli.options import add_data_settings, add_model_settings, add_plugins
+from pivot.cli.options import add_data_settings, add_model_settings, add_plugins, check_numbers
+from pivot.errors import UserError
 from pivot.rewards.verifier import GRADERS
 
 IMPORTS = ("pivot.cli.evaluating",)
 """What `run` needs."""
+NO_SET = "name what to evaluate on: --benchmarks A,B from `pivot benchmarks`, or --data FILE."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -80,8 +82,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check(args: argparse.Namespace) -> None:
-    """Names and paths, before anything heavy is imported."""
+    """Names, paths and numbers, before anything heavy is imported."""
+    check_numbers(args)
     early.check_evaluation(args, args.model)
+    if not args.benchmarks.strip(", ") and not args.data:
+        raise UserError(NO_SET)
     for name in (*args.benchmarks.split(","), *args.data):
         early.check_data(name.strip(), None)
 

@@ -22,7 +22,8 @@ from rich.progress import (
 
 from pivot.cli import eval_tables
 from pivot.cli.configuring import data_settings
-from pivot.cli.options import check_temperature
+from pivot.cli.eval import NO_SET
+from pivot.cli.options import check_numbers
 from pivot.console import Console
 from pivot.errors import UserError
 from pivot.evaluation.matching import BenchmarkJudge
@@ -74,7 +75,7 @@ def chosen_sets(args: argparse.Namespace) -> list[EvaluationSet]:
     """The sets that --benchmarks and --data name."""
     names = expand([*(name.strip() for name in args.benchmarks.split(",") if name.strip()), *args.data])
     if not names:
-        raise UserError("name what to evaluate on: --benchmarks A,B from `pivot benchmarks`, or --data FILE.")
+        raise UserError(NO_SET)
     paths = _paths(args.path, names)
     how = SetOptions(paths, args.limit, args.strict, args.papo_eval, args.split, data_settings(args))
     return load_sets(names, how)
@@ -84,9 +85,7 @@ def settings_for(
     targets: list[Target], args: argparse.Namespace, show: Callable[[str], None] = print
 ) -> dict[str, EvaluationSettings]:
     """Model -> its settings; shows them with their sources."""
-    if args.samples < 1:
-        raise UserError(f"--samples is {args.samples}; it must be at least 1.")
-    check_temperature(args.temperature)
+    check_numbers(args)
     asked = GivenOptions(
         args.recipe, args.min_pixels, args.max_pixels, args.grader, args.max_tokens, args.dtype,
         args.system, args.template, args.answer,

@@ -103,7 +103,11 @@ def add_model_settings(parser: argparse.ArgumentParser, graders: Sequence[str] =
     group.add_argument("--dtype", choices=("float32", "bfloat16"), help="dtype of the weights")
 
 
-def check_temperature(value: float) -> None:
-    """A sampling temperature from the command line."""
-    if not 0 <= value < math.inf:
-        raise UserError(f"--temperature is {value:g}; it must be a number of at least 0.")
+def check_numbers(args: argparse.Namespace) -> None:
+    """The numbers of an evaluation; None: not given."""
+    for name in ("samples", "limit", "max_tokens", "min_pixels", "max_pixels"):
+        value = getattr(args, name)
+        if value is not None and value < 1:
+            raise UserError(f"--{name.replace('_', '-')} is {value}; it must be at least 1.")
+    if not 0 <= args.temperature < math.inf:
+        raise UserError(f"--temperature is {args.temperature:g}; it must be a number of at least 0.")

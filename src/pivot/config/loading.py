@@ -94,11 +94,11 @@ def apply_settings(config: Config, settings: Iterable[str]) -> Config:
     mapping: dict[str, Any] = {}
     for setting in settings:
         _place(mapping, *split_setting(setting))
-    _choose_duration(mapping.get("train", {}))
+    choose_duration(mapping.get("train", {}))
     return overlay(config, mapping)
 
 
-def _choose_duration(train: dict[str, Any]) -> None:
+def choose_duration(train: dict[str, Any]) -> None:
     """Steps that are set replace epochs from an earlier source; both at once contradict each other."""
     if train.get("steps") is not None and train.get("epochs") is not None:
         raise UserError(

@@ -117,7 +117,11 @@ def resolve(spec: DataSpec, known: Iterable[Format] = ()) -> tuple[Format, DataS
             return candidate, spec
     if spec.rows is not None:
         return _custom(MEMORY, spec), spec
-    if spec.path is None and looks_like_path(spec.name):
+    if spec.path is not None and spec.name != CUSTOM and looks_like_path(spec.name):
+        raise UserError(
+            f"{spec.name} names a file or folder, and data.path={spec.path} another; leave one of them out."
+        )
+    if looks_like_path(spec.name):
         spec = replace(spec, name=CUSTOM, path=spec.name)
     if spec.name == CUSTOM:
         if spec.path is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -193,10 +194,13 @@ def file_limits(folder: Path) -> tuple[int, int]:
 
 
 def pick_device(name: str) -> torch.device:
+    """`auto`, `cpu`, `cuda` or `cuda:N`, the value of `model.device` or `--device`."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if name.startswith("cuda") and not torch.cuda.is_available():
-        raise UserError(f"model.device is {name}, but torch finds no GPU here; use model.device=cpu or auto")
+    if re.fullmatch(r"cpu|cuda(:\d+)?", name) is None:
+        raise UserError(f"the device is {name!r}, but must be auto, cpu, cuda or cuda:N.")
+    if name != "cpu" and not torch.cuda.is_available():
+        raise UserError(f"the device is {name}, but torch finds no GPU here; use cpu or auto.")
     return torch.device(name)
 
 

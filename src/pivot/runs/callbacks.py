@@ -38,6 +38,8 @@ class Callbacks:
     """Calls the same event of several callbacks, in their order."""
 
     def __init__(self, callbacks: Sequence[Callback] = ()) -> None:
+        if not isinstance(callbacks, Sequence):
+            raise UserError(f"callbacks is {callbacks!r}, but must be a list: callbacks=[...]")
         for callback in callbacks:
             if not isinstance(callback, Callback):
                 kind = f"the class {callback.__name__}" if isinstance(callback, type) else repr(callback)

@@ -105,6 +105,8 @@ def resume(
 def find_engine(name: str) -> OpenEngine:
     """How a run of this process opens the engine of that name: `local`, or one that a plugin registered."""
     known = {"local": LocalEngine.open, **ENGINES}
+    if name == "verl":
+        raise UserError("the verl engine starts processes of its own: use `pivot train --engine verl`.")
     if name not in known:
         raise UserError(f"There is no engine {name!r}; {nearest(name, [*known, 'verl'])}.")
     return known[name]
@@ -369,6 +371,10 @@ class Run:
             self.progress.say(f"step {step}: {reason}; the prompt is skipped")
         if not selection.kept and not selection.nonfinite:
             reward = self.config.reward
+            if row.get("reward/unrewarded") == 1:
+                self.progress.say(
+                    f"step {step}: no reward function applies to any response (all returned None)"
+                )
             rule = (
                 f" (right is a reward above reward.threshold={reward.threshold:g})"
                 if reward.functions

@@ -103,8 +103,12 @@ def training_prompts(config: Config, rows: Rows | None = None) -> Prompts:
         found = _unlike(load_prompts(name, data.split or "train", data.size, data, own), names)
         found = styled(found, config.prompt.style)
         names.append(found.name)
-        if _wants_holdout(config) and not has_validation(name, data):
-            found, held_out[name] = hold_out(found, data.holdout, data.validation_size)
+        if data.holdout > 0 and data.validation is None and not has_validation(name, data):
+            if _evaluates(config):
+                found, held_out[name] = hold_out(found, data.holdout, data.validation_size)
+            else:
+                note = f"no rows of {found.name} are held out, since eval.every=0 evaluates nothing"
+                found = replace(found, notes=(*found.notes, note))
         merged.by_id |= found.by_id
         merged.notes += found.notes
         sets[found.name] = list(found.by_id)
@@ -137,10 +141,9 @@ def _unlike(found: Prompts, names: Sequence[str]) -> Prompts:
     return Prompts(name, {prompt.id: prompt for prompt in renamed}, found.notes)
 
 
-def _wants_holdout(config: Config) -> bool:
-    """Whether held-out rows are asked for and would be evaluated."""
-    is_measured = config.eval.every > 0 or config.eval.final_prompts != 0
-    return config.data.holdout > 0 and config.data.validation is None and is_measured
+def _evaluates(config: Config) -> bool:
+    """Whether held-out rows would be evaluated."""
+    return config.eval.every > 0 or config.eval.final_prompts != 0
 
 
 def has_validation(name: str, data: DataConfig) -> bool:

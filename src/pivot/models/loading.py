@@ -28,7 +28,7 @@ from pivot.durable import finished_checkpoints
 from pivot.errors import UserError, did_you_mean
 from pivot.models.encoding import PromptEncoder
 from pivot.models.family import find_family
-from pivot.models.model_config import check_memory, read_config
+from pivot.models.model_config import BROKEN, check_memory, read_config
 from pivot.models.policy import Policy
 from pivot.models.quantization import dequantized, is_quantized, quantize_projections
 from pivot.models.weights import check_weights, stored_weights
@@ -109,7 +109,14 @@ def _assemble(model: Any, tokenizer: Any, processor: Any, options: ModelOptions)
 
 
 def _image_processor(config: PretrainedConfig, path: str) -> Any:
-    return find_family(config.model_type).image_processor_class.from_pretrained(path)
+    processor = find_family(config.model_type).image_processor_class.from_pretrained(path)
+    for name in ("patch_size", "merge_size", "temporal_patch_size"):
+        value = getattr(processor, name, 1)
+        if not isinstance(value, int) or value < 1:
+            raise UserError(
+                f"the preprocessor_config.json of {path} sets {name} to {value!r}, expected at least 1"
+            )
+    return processor
 
 
 def resolve_model(name: str) -> str:
@@ -244,8 +251,8 @@ def _load_model(path: str, name: str, options: ModelOptions, **where: Any) -> tu
 def _load_errors(name: str) -> Iterator[None]:
     try:
         yield
-    except (OSError, ValueError, RuntimeError, SafetensorError, UserError) as cause:
-        reason = str(cause).strip().splitlines()[0].rstrip(".:")
+    except (OSError, ValueError, RuntimeError, SafetensorError, UserError, *BROKEN) as cause:
+        reason = (str(cause).strip() or type(cause).__name__).splitlines()[0].rstrip(".:")
         raise UserError(
             f"cannot load the model {name!r} ({reason}); give a Hugging Face folder, a run's folder, a hub id that "
             "this machine can reach or has cached, or `tiny`"

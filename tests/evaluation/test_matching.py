@@ -40,6 +40,12 @@ def test_options_are_read_from_a_question(question: str, options: list[str]) -> 
     assert options_in(question) == options
 
 
+def test_an_answer_that_names_several_options_names_none() -> None:
+    for text in ("A. B. C. D.", "(A)(B)", "A) or B)", "A. forty or B"):
+        assert letter_of(text, ["forty", "fifty"]) is None, text
+    assert letter_of("A. U.S. dollars", ["U.S. dollars", "euros"]) == "A"
+
+
 def test_several_letters_in_any_order() -> None:
     for text in ("A, C", "AC", "C and A", "(C), (A)", "\\text{A, C}", "[A, C]"):
         assert letters_in(text) == {"A", "C"}, text
@@ -52,6 +58,7 @@ def test_yes_no_lists_and_accepted_texts() -> None:
     assert matches("Yes, it is.", prompt("yes", "yes-no"))
     assert not matches("No", prompt("yes", "yes-no"))
     assert not matches("yesterday", prompt("yes", "yes-no"))
+    assert not matches("yes or no", prompt("yes", "yes-no"))
     assert matches("[0,2.0, 1]", prompt("[0, 2, 1]", "list"))
     assert matches("\\left[0, 2, 1\\right]", prompt("[0, 2, 1]", "list"))
     assert not matches("[2, 0, 1]", prompt("[0, 2, 1]", "list"))

@@ -1,7 +1,6 @@
 """The same faults for every engine: one run that meets them all, one after the other, and still ends well.
 
-`local` runs with `make test`; `verl` in its own environment:
-`.venv-verl/bin/python -m pytest tests/faults/test_engines.py -k verl`.
+`local` runs with `make test`, `verl` with `make test-verl` in its own environment.
 """
 
 import importlib.util

@@ -44,6 +44,7 @@ def model(tmp_path):
         ("vision_config", {"depth": 10**400}, r"vision_config.depth to 1000.*\(401 characters\)"),
         ("vision_config", {"patch_size": 1.5}, "sets vision_config.patch_size to 1.5"),
         ("", {"text_config": []}, "describes no model"),
+        ("", {"image_token_id": 10**6}, "sets image_token_id to 1000000, expected one of its"),
         ("", {"model_type": None}, "None models are not supported"),
         ("", {"model_type": "no such"}, "no such models are not supported"),
     ],
@@ -53,6 +54,34 @@ def test_absurd_sizes_are_one_sentence_wherever_a_model_is_read(model, section, 
     for read in (load_policy, load_tokenizer_only, find_architecture, read_config):
         with pytest.raises(UserError, match=words):
             read(str(model.path))
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "words"),
+    [
+        ("config.json", "[]", r"config.json is damaged \(it holds no JSON object"),
+        ("tokenizer.json", "[]", "tokenizer.json is damaged"),
+        ("tokenizer_config.json", "5", "tokenizer_config.json is damaged"),
+        ("preprocessor_config.json", "", "preprocessor_config.json is damaged .it is empty"),
+        ("generation_config.json", "NaN", "generation_config.json is damaged"),
+        ("generation_config.json", '{"eos_token_id": "x"}', "eos_token_id to 'x', expected token numbers"),
+        ("preprocessor_config.json", '{"patch_size": 0}', "patch_size to 0, expected at least 1"),
+    ],
+)
+def test_files_of_a_model_that_hold_something_else_are_named(model, file, text, words):
+    (model.path / file).write_text(text)
+    with pytest.raises(UserError, match=words):
+        load_policy(str(model.path))
+
+
+def test_values_that_only_building_the_model_finds_are_one_sentence(model):
+    model.change("text_config", vocab_size=0)
+    model.change("", image_token_id=0)
+    with pytest.raises(UserError, match="image_token_id to 0, expected one of its 0 tokens"):
+        load_policy(str(model.path))
+    model.change("text_config", vocab_size=1)
+    with pytest.raises(UserError, match="cannot load the model"):
+        load_policy(str(model.path))
 
 
 def test_a_model_larger_than_the_machine_is_refused_before_it_is_built(model):

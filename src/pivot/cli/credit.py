@@ -6,13 +6,8 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
-from pivot.cli.options import (
-    add_data_settings,
-    add_model_settings,
-    add_plugins,
-    check_temperature,
-    data_settings,
-)
+from pivot.cli import early
+from pivot.cli.options import add_data_settings, add_model_settings, add_plugins, check_numbers
 from pivot.errors import UserError
 from pivot.types import Prompt
 
@@ -70,12 +65,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def check(args: argparse.Namespace) -> None:
+    """Names, paths and numbers, before anything heavy is imported."""
+    _check(args)
+    early.check_evaluation(args, [args.model])
+    early.check_data(args.data, None)
+
+
 def run(args: argparse.Namespace) -> int:
     from pivot.evaluation.target import GivenOptions, leased_target
     from pivot.token_credit import CreditRequest, measure_prompt
     from pivot.token_measures import choose_methods
 
-    _check(args)
     methods = choose_methods([name.strip() for name in args.methods.split(",") if name.strip()])
     texts = tuple(_read(path) for path in args.responses)
     samples = args.samples if args.samples is not None else 0 if texts else SAMPLES
@@ -98,9 +99,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> None:
-    check_temperature(args.temperature)
     if args.samples is not None and args.samples < (0 if args.responses else 1):
         raise UserError(f"--samples is {args.samples}; it must be at least {0 if args.responses else 1}.")
+    check_numbers(args, counts=())
     if args.out.is_dir():
         raise UserError(
             f"--out {args.out} is a folder; name the file of the page, such as {args.out / 'credit.html'}."
@@ -132,6 +133,7 @@ def _from_options(args: argparse.Namespace) -> Prompt:
 
 def _from_data(args: argparse.Namespace) -> Prompt:
     """One row of a set; its answer unless another is given."""
+    from pivot.cli.configuring import data_settings
     from pivot.data.formats import SkippedRow
     from pivot.evaluation.sets import SetOptions, read_set
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from pivot.errors import UserError
 from pivot.setting_names import recipe_names
@@ -103,9 +103,9 @@ def add_model_settings(parser: argparse.ArgumentParser, graders: Sequence[str] =
     group.add_argument("--dtype", choices=("float32", "bfloat16"), help="dtype of the weights")
 
 
-def check_numbers(args: argparse.Namespace) -> None:
-    """The numbers of an evaluation; None: not given."""
-    for name in ("samples", "limit", "max_tokens", "min_pixels", "max_pixels"):
+def check_numbers(args: argparse.Namespace, counts: Iterable[str] = ("samples", "limit")) -> None:
+    """The counts, the numbers of `add_model_settings` and the temperature; None: not given."""
+    for name in (*counts, "max_tokens", "min_pixels", "max_pixels"):
         value = getattr(args, name)
         if value is not None and value < 1:
             raise UserError(f"--{name.replace('_', '-')} is {value}; it must be at least 1.")

@@ -32,6 +32,7 @@ LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _LINE_LABEL = re.compile(r"^[ \t]*\(?([A-Z])[).:．、][ \t]*", re.MULTILINE)
 _INLINE_LABEL = re.compile(r"\(([A-Z])\)\s*")
 _LABELLED = re.compile(r"^\(?([A-Z])(?:[).:．、]+\s*(.*)|)$", re.DOTALL)
+_OTHER_LABEL = re.compile(r"(?<![A-Za-z])\(?[A-Z] ?[.):]|\b(?:or|and) \(?[A-Z]\b")
 
 
 class BenchmarkJudge:
@@ -129,7 +130,9 @@ def letter_of(text: str, options: list[str]) -> str | None:
     text = _without_text_commands(text).strip()
     labelled = _LABELLED.match(text.rstrip("."))
     if labelled and (not options or LETTERS.index(labelled[1]) < len(options)):
-        return labelled[1]
+        option = options[LETTERS.index(labelled[1])] if options else ""
+        names_others = _OTHER_LABEL.search(labelled[2] or "") and _plain(option) != _plain(labelled[2])
+        return None if names_others else labelled[1]
     same = [i for i, option in enumerate(options) if _plain(option) == _plain(text) != ""]
     return LETTERS[same[0]] if len(same) == 1 else None
 
@@ -142,7 +145,7 @@ def letters_in(text: str) -> frozenset[str] | None:
 
 def _yes_no(text: str) -> str | None:
     words = _plain(text).replace(",", " ").replace(".", " ").split()
-    return words[0] if words and words[0] in ("yes", "no") else None
+    return words[0] if words and words[0] in ("yes", "no") and words[1:2] not in (["or"], ["and"]) else None
 
 
 def _items(text: str) -> list[str] | None:

@@ -30,7 +30,7 @@ from pivot.checkpoint_reader import check_model, lease
 from pivot.errors import UserError
 from pivot.models.encoding import PromptEncoder
 from pivot.models.family import find_family
-from pivot.models.model_config import check_memory, read_config
+from pivot.models.model_config import BROKEN, check_memory, read_config
 from pivot.models.naming import resolve_model
 from pivot.models.policy import Policy
 from pivot.models.quantization import dequantized, is_quantized, quantize_projections
@@ -276,8 +276,8 @@ def _load_model(path: str, name: str, options: ModelOptions, **where: Any) -> tu
 def _load_errors(name: str) -> Iterator[None]:
     try:
         yield
-    except (OSError, ValueError, RuntimeError, SafetensorError, UserError) as cause:
-        reason = str(cause).strip().splitlines()[0].rstrip(".:")
+    except (OSError, ValueError, RuntimeError, SafetensorError, UserError, *BROKEN) as cause:
+        reason = (str(cause).strip() or type(cause).__name__).splitlines()[0].rstrip(".:")
         raise UserError(
             f"cannot load the model {name!r} ({reason}); give a Hugging Face folder, a run's folder, a hub id that "
             "this machine can reach or has cached, or `tiny`"

@@ -9,12 +9,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig, PretrainedConfig
 
+from pivot.durable import read_json
 from pivot.errors import UserError
 from pivot.models.family import find_family
 
@@ -22,6 +24,10 @@ MAX_SIZE = 2**24
 """Of a width, a number of heads or a vocabulary; published vocabularies have about 2**18 tokens."""
 MAX_LAYERS = 1_000
 """Published models have fewer than 200."""
+_FILES = ("config.json", "generation_config.json", "preprocessor_config.json", "processor_config.json",
+          "tokenizer_config.json", "tokenizer.json", "model.safetensors.index.json")  # fmt: skip
+BROKEN = (ArithmeticError, AssertionError, AttributeError, LookupError, StrictDataclassError, TypeError)
+"""What transformers raises at values that it does not check."""
 _SIZE = re.compile(r"num_\w+|\w+_(size|dim|channels)|depth|embed_dim")
 _LAYERS = re.compile(r"num_\w*layers|depth")
 
@@ -31,6 +37,9 @@ def read_config(path: str, **options: Any) -> PretrainedConfig:
 
     A file that cannot be found or read raises transformers' OSError or ValueError.
     """
+    for file in (Path(path) / name for name in _FILES):
+        if file.exists():
+            read_json(file, "restore it")
     raw, _ = PretrainedConfig.get_config_dict(path)
     # Before transformers sees it: some configurations expand to a list with one entry per layer.
     for name, value in _sizes(raw):
@@ -45,11 +54,17 @@ def read_config(path: str, **options: Any) -> PretrainedConfig:
     try:
         config = AutoConfig.from_pretrained(path, **options)
         _fewest_parameters(config)
-    except (ArithmeticError, AttributeError, LookupError, StrictDataclassError, TypeError) as cause:
+    except BROKEN as cause:
         reason = " ".join(str(cause).split())[:200]
         raise UserError(
             f"the config.json of {path} describes no model ({type(cause).__name__}: {reason})"
         ) from cause
+    image, num_tokens = getattr(config, "image_token_id", 0), config.get_text_config().vocab_size
+    if not isinstance(image, int) or not 0 <= image < num_tokens:
+        raise UserError(
+            f"the config.json of {path} sets image_token_id to {_shown(image)}, expected one of its {num_tokens:,} "
+            "tokens"
+        )
     return config
 
 

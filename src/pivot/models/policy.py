@@ -13,6 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.cache_utils import Cache
 
+from pivot.errors import UserError
 from pivot.method import token_statistics
 from pivot.models.decoding import Continuation, PrefilledPrompts
 from pivot.models.encoding import PromptEncoder
@@ -239,6 +240,10 @@ def _end_ids(model: Any, tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """Tokens that end a response: those of the generation config, and the tokenizer's end of turn."""
     found = model.generation_config.eos_token_id if model.generation_config else None
     ids = set(found if isinstance(found, list) else [] if found is None else [found])
+    if not all(isinstance(one, int) for one in ids):
+        raise UserError(
+            f"the model's generation_config.json sets eos_token_id to {found!r}, expected token numbers"
+        )
     if tokenizer.eos_token_id is not None:
         ids.add(tokenizer.eos_token_id)
     return sorted(ids)

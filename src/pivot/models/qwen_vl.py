@@ -32,6 +32,7 @@ from transformers.models.qwen3_vl_moe.modeling_qwen3_vl_moe import (
     Qwen3VLMoeVisionAttention,
 )
 
+from pivot.errors import UserError
 from pivot.models.corruption import GREY, Canvas
 from pivot.models.decoding import Continuation, PrefilledPrompts, SharedContinuation
 from pivot.models.family import EncodedImage, Family, ImageFeatures, Stack
@@ -71,6 +72,18 @@ class QwenVL(Family):
         self._rope_index = model.model.get_rope_index
         self._merge: int = image_processor.merge_size
         self._num_frames: int = image_processor.temporal_patch_size
+
+    @classmethod
+    def load_image_processor(cls, path: str) -> Any:
+        """A damaged preprocessor_config.json is answered here, not by a division by zero."""
+        processor = super().load_image_processor(path)
+        sizes = (processor.patch_size, processor.merge_size, processor.temporal_patch_size)
+        for name, value in zip(("patch_size", "merge_size", "temporal_patch_size"), sizes, strict=True):
+            if not isinstance(value, int) or value < 1:
+                raise UserError(
+                    f"the preprocessor_config.json of {path} sets {name} to {value!r}, expected at least 1"
+                )
+        return processor
 
     # Text ------------------------------------------------------------------------------------------------
 

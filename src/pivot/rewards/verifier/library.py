@@ -151,7 +151,7 @@ def load_math_verify() -> Callable[[str, str], bool]:
 
     logging.getLogger("math_verify").setLevel(logging.ERROR)  # It warns that its own limits are off.
     # Parse the whole text or nothing: by default the last number in an unparsable text becomes its value.
-    # Change nothing in it either: by default a last letter is dropped as a unit, as in `\\ln 2 \\cdot t`.
+    # Change nothing in it either: by default a last letter is dropped as a unit: `\ln 2 t` became `\ln 2`.
     literal = NormalizationConfig(False, False, False, False, "none")
     whole = [LatexExtractionConfig(normalization_config=literal)]
 

@@ -94,7 +94,7 @@ def conflict(one: str, other: str, box: str = "") -> bool:
     first, second = facets(one), facets(other)
     if not first.isdisjoint(second):
         return False
-    labelled = re.match(r"[\s;]*(?:\\text\{)?(?:\(?[A-Z]\)?\s*[.):]|\([A-Z]\))", box)
+    labelled = re.match(r"[\s;]*(?:\\text\{)?(?:\(?[A-Z]\)?\s*[.):]|\([A-Z]\))", box.removeprefix("\\left."))
     if labelled and _is_letter(one) != _is_letter(other):
         return False
     if "%" in box:

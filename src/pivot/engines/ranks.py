@@ -44,8 +44,10 @@ class MeasuredPrompt:
 class Rollouts(Protocol):
     """The rollout replicas."""
 
-    takes_images: bool
-    """Whether the driver sends decoded images; otherwise replicas decode them."""
+    @property
+    def takes_images(self) -> bool:
+        """Whether the driver sends decoded images; otherwise replicas decode them."""
+        ...
 
     def sample(
         self, prompts: Sequence[Prompt], request: SampleRequest

@@ -293,7 +293,7 @@ class ShardedPolicy(Policy):
 
     def __init__(self, module: Any, tokenizer_only: Policy, temperature: float = 1.0) -> None:
         # peft wraps the model that it adds adapters to; FSDP2's outermost hooks are on the wrapper.
-        plain = module.get_base_model() if isinstance(module, PeftModel) else module
+        plain: Any = module.get_base_model() if isinstance(module, PeftModel) else module
         super().__init__(plain, tokenizer_only.tokenizer, tokenizer_only.encoder)
         self.temperature, self._root = temperature, module
         prepare_forward(plain)

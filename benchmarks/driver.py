@@ -190,7 +190,9 @@ def write_rows(folder: Path, num_prompts: int) -> Path:
             for name, source in zip(names, prompt.images, strict=True):
                 image = source.open().convert("RGB").resize(SIZE, Image.Resampling.BICUBIC)
                 image.save(folder / name, compress_level=1)
-            row = {"id": str(number), "problem": prompt.question, "answer": prompt.answer, "images": names}
+            # Numbered, because drawings differ where questions do not, and the server knows the text alone.
+            question = f"{prompt.question} (Problem {number}.)"
+            row = {"id": str(number), "problem": question, "answer": prompt.answer, "images": names}
             file.write(json.dumps(row) + "\n")
     return folder / "rows.jsonl"
 

@@ -16,6 +16,7 @@ pytest.importorskip("verl")
 import psutil
 
 from pivot.engines.verl.nodes import count_nodes
+from pivot.errors import UserError
 
 STEPS, EVERY, KILLED = 8, 4, 6
 """Steps of the run, between its checkpoints, and before a node is killed."""
@@ -67,7 +68,7 @@ def cluster(tmp_path_factory):
             )
             wait_until(lambda: answers(int(port)))
             nodes.append(Node(log, f"--address={address}"))
-            wait_until(lambda: count_nodes(address, 1) == 2)
+            wait_until(lambda: both_are_there(address))
             yield address, nodes[1]
         finally:
             for node in reversed(nodes):
@@ -79,6 +80,13 @@ def cluster(tmp_path_factory):
 def answers(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def both_are_there(address: str) -> bool:
+    try:
+        return count_nodes(address, 1) == 2
+    except UserError:  # the head has opened its port, and is not ready yet
+        return False
 
 
 def wait_until(condition) -> None:

@@ -110,15 +110,15 @@ def test_its_commands_train_and_evaluate(folder: Path):
     assert (entry["name"], entry["prompts"], entry["samples"]) == ("stripes", 4, 2)
 
 
-def test_a_model_family_trains_and_is_evaluated_only_with_its_plugin(folder: Path):
+def test_a_model_family_trains_and_is_evaluated_with_its_plugin_and_without(folder: Path):
     train, evaluate = COMMANDS[2:4]
     run(folder, train)
     assert rows(folder / "runs/llava")[0]["step"] == 1
     run(folder, evaluate)
     (entry,) = json.loads((folder / "runs/llava/eval/scores.json").read_text())["evaluations"]
     assert (entry["name"], entry["prompts"]) == ("tiny-test", 2)
-    with pytest.raises(AssertionError, match="chat template prints no <image>"):
-        run(folder, evaluate.replace("--plugin my_family.py ", ""))
+    # Without the plugin the model is of no known family and still runs, through the generic one.
+    run(folder, evaluate.replace("--plugin my_family.py ", ""))
 
 
 def test_an_engine_and_a_tracker_train_and_resume(folder: Path, repeatable):

@@ -152,7 +152,8 @@ def test_the_numbers_are_those_of_the_run_that_was_not_interrupted(restarted):
         for name, value in row.items():
             if name.startswith(("time/", "memory/")):
                 continue
-            close = isinstance(value, int | float) and pytest.approx(value, rel=SAME, abs=SAME)
-            assert again[name] == (close or value), f"step {row['step']}: {name}"
+            is_number = isinstance(value, int | float)
+            expected = pytest.approx(value, rel=SAME, abs=SAME) if is_number else value
+            assert again[name] == expected, f"step {row['step']}: {name}"
         same += 1
     assert same >= 1

@@ -178,9 +178,7 @@ def test_from_python(figure):
 
 
 def test_another_family(tmp_path, figure):
-    build_folder = runpy.run_path(str(Path(__file__).parents[1] / "models" / "test_idefics3.py"))[
-        "build_folder"
-    ]
+    build_folder = runpy.run_path(str(Path(__file__).parents[1] / "models" / "families.py"))["build_folder"]
     folder = build_folder(tmp_path / "smolvlm", "smolvlm")
     out = tmp_path / "page.html"
     command = ["credit", "--model", str(folder), "--image", str(figure), "--image", str(figure)]

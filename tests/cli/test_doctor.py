@@ -35,7 +35,10 @@ def tiny_config(family="qwen2_5_vl", *, layers=2, depth=2, hidden=64):
         vision |= {"fullatt_block_indexes": list(range(depth))}
     if family == "qwen3_vl":
         vision |= {"deepstack_visual_indexes": [0], "num_position_embeddings": 16}
-    return AutoConfig.for_model(family, text_config=text, vision_config=vision, tie_word_embeddings=False)
+    ids = {"image_token_id": 5, "video_token_id": 6, "vision_start_token_id": 7, "vision_end_token_id": 8}
+    return AutoConfig.for_model(
+        family, text_config=text, vision_config=vision, tie_word_embeddings=False, **ids
+    )
 
 
 def by_name(found):

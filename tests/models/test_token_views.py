@@ -1,8 +1,5 @@
 """What PEPO and PGPO see, by naive loops: likeness to the hidden states of the image, and a hidden image."""
 
-import runpy
-from pathlib import Path
-
 import pytest
 import torch
 from torch.nn.functional import cosine_similarity
@@ -21,11 +18,8 @@ LENGTHS = ([5, 17, 1], [3], [9, 2])
 
 
 @pytest.fixture(params=FAMILIES)
-def model(request, tmp_path_factory, family_folder):
+def model(request, family_folder):
     """A model of its own: one is packed as trees, one goes through Hugging Face's rows, one adds features to layers."""
-    if request.param == "smolvlm":
-        build_folder = runpy.run_path(str(Path(__file__).with_name("test_idefics3.py")))["build_folder"]
-        return load_policy(str(build_folder(tmp_path_factory.mktemp("smolvlm"), "smolvlm")))
     return load_policy("tiny" if request.param == "tiny" else str(family_folder(request.param)))
 
 

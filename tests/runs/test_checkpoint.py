@@ -250,11 +250,12 @@ def save_until_killed(run, said):
     store.clean_leftovers()
     while True:
         content = str(step).encode() * 20_000
-        store.save(
-            step,
-            lambda folder, content=content: [(folder / n).write_bytes(content) for n in "abcdef"],
-            score=0.0,
-        )
+
+        def write(folder, content=content):
+            for name in "abcdef":
+                (folder / name).write_bytes(content)
+
+        store.save(step, write, score=0.0)
         os.write(said, b"%d\n" % step)
         step += 1
 

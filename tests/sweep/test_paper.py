@@ -6,7 +6,7 @@ import re
 import pytest
 from toy_sweep import PAPER, PLANS, TOY
 
-from pivot.cli import main, options
+from pivot.cli import configuring, main, options
 from pivot.evaluation.benchmarks import GROUPS, HEADINGS
 from pivot.sweep.plan import load_plan
 from pivot.sweep.runs import Overrides, plan_runs
@@ -81,7 +81,7 @@ def test_the_printed_command_resolves_to_the_run(path, tmp_path):
     for run in plan_runs(plan, tmp_path, Overrides(("data.experts=experts.jsonl",))):
         if run.seed is not None:
             args = parser.parse_args(run.train_command(plan.engine)[1:])
-            assert options.from_arguments(args) == run.config
+            assert configuring.from_arguments(args) == run.config
             assert (args.engine, args.gpus, args.out) == ("verl", 4, str(run.folder))
 
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parent))
+
 SMALL = [
     "train.prompts_per_step=8",
     "train.minibatch_prompts=4",

@@ -35,6 +35,8 @@ def quantize_projections(model: Any, device: torch.device) -> None:
                 device="meta",
             )
             narrow.bias = module.bias
+            # On CPUs that have it, a kernel for passes without gradients computes in bfloat16, whatever the dtype.
+            narrow.support_avx512bf16_for_cpu = False
             narrow.weight = weight.to(device)  # quantizes it
             parent, _, child = name.rpartition(".")
             setattr(model.get_submodule(parent), child, narrow)

@@ -246,9 +246,9 @@ def main(rank_number: str, size: str, meeting: str, out: str, folder: str, *case
         for case in own:
             rank.engine.optimizer.state.clear()
             results[case] = run(case, rank)
+        results[f"changed@{variant}"] = trained_alone(rank, start)
         if variant == "":
             results["odd batches"] = odd_batches(rank)
-        results[f"changed@{variant}"] = trained_alone(rank, start)
     if rank_number == "0":
         Path(out).write_text(json.dumps(results))
 

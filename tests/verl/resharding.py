@@ -30,6 +30,8 @@ SAVED, LAST = 2, 4
 class Replica:
     """`ranks.Rollouts`: a whole policy in every process, with the ranks' weights."""
 
+    takes_images = False
+
     def __init__(self, rank) -> None:
         self.rank, self.policy = rank, load_policy(resolve_model("tiny"))
 

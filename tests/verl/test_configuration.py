@@ -81,7 +81,7 @@ def test_every_name_of_the_refusals_is_one_of_verls():
     assert all(name.startswith("actor_rollout_ref.ref.") for name in unknown), unknown
     for name in OURS:
         section, _, key = name.rpartition(".")
-        assert key in OmegaConf.select(found, section) or section.endswith("override_config"), name
+        assert key in list(OmegaConf.select(found, section)) or section.endswith("override_config"), name
 
 
 def test_everything_that_a_step_imports_is_there():

@@ -22,9 +22,10 @@ SHARES = {"pgpo": 5e-5}
 WEIGHTS = 2e-4
 """The learning rate: where a gradient is all rounding, Adam's step may go either way."""
 CLOSE_IN_BF16 = {"*": 0.1, "weights": 4e-3, "loss/ratio_max": 0.5, "support_BT": 0.3, "utility_BT": 0.3}
+CLOSE_IN_BF16 |= {"grad_norm": 0.2}
 CLOSE_IN_BF16 |= {f"loss/{name}_tokens": 3.0 for name in ("clip_low", "clip_high", "dual_clip")}
 """Logits of 8 to 16 have steps of 1/16. The local engine also adds up its gradients in bfloat16, FSDP2 in float32.
-Single tokens are clipped by one and not by the other."""
+Single tokens are clipped by one and not by the other. Seen of gradient norms: 0.13 (`grpo`, two ranks)."""
 COUNTS = ("replayed", "anchors")
 LIKE_OTHERS = ("sapo", "rloo", "grpo-replay")
 """Methods whose way through the engines is that of another one."""

@@ -2,18 +2,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pivot.report.charts import (
-    Axis,
-    Series,
-    bin_means,
-    extent,
-    mean_over_runs,
-    short,
-    smooth,
-    smoothing_width,
-    thin,
-    ticks,
-)
+from pivot.report.charts import Axis, extent, short, ticks
+from pivot.report.series import Series, bin_means, mean_over_runs, smooth, smoothing_width, thin
 
 many = settings(derandomize=True, deadline=None, max_examples=60)
 numbers = st.floats(-1e3, 1e3)

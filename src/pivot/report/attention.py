@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from pivot.durable import disk_errors, write_json
 from pivot.evaluation.attention import ImageAttention
 from pivot.report.charts import Curve, LineChart
-from pivot.report.figures import COLOURS, SOFT, STYLE, plot, save
+from pivot.report.figures import COLOURS, SOFT, STYLE, add_legend, plot, save
 
 LEVEL = 0.95
 SIZE = (5.6, 3.0)
@@ -105,7 +105,7 @@ def attention_figure(numbers: dict[str, Any]) -> Figure:
     axes.set_title(title)
     axes.set_ylabel("attention mass")
     axes.set_ylim(0, 1.06 * max(max(model["high"]) for model in numbers["models"]) or 1.0)
-    axes.legend()
+    add_legend(chart, axes)
     most = max(model["prompts"] for model in numbers["models"])
     note = f"{numbers['data']}, {most} prompts, bands: {numbers['level']:.0%} bootstrap over prompts"
     figure.text(0.5, -0.05, note, ha="center", va="top", fontsize=7, color=SOFT)

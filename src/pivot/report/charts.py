@@ -1,35 +1,22 @@
-"""What a chart shows: curves, bars and marks with their axes. `svg` draws it for the page, `figures` for a paper.
+"""What a chart shows, as shapes and labels between two axes. `svg` draws these for the page, `figures` for a paper.
 
-Everything that both must agree on is decided here: the data (smoothed, thinned, averaged), the ranges of the axes,
-their ticks, and how numbers are written.
+Neither knows the kinds of charts: a new kind is a class here, with its `axes`, its `keys` and its `shapes`.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
-MOST_POINTS = 400
-"""Points of a curve on the page; more cannot be told apart at its width."""
-FEWEST_TO_SMOOTH = 12
+from pivot.report.series import thin
 
-
-@dataclass(frozen=True)
-class Series:
-    """One metric over the steps that logged it."""
-
-    steps: np.ndarray
-    values: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.steps)
-
-    @property
-    def last(self) -> float | None:
-        return float(self.values[-1]) if len(self) else None
+PLOT_HEIGHT = 184
+LINE_HEIGHT = 15
+"""Of a row of an interval chart; both in the page's units, 400 of which are the width of a chart."""
 
 
 @dataclass(frozen=True)
@@ -45,13 +32,52 @@ class Axis:
     unit: str = ""
     names: tuple[str, ...] = ()
     """Names of the positions 0, 1, 2, ..., instead of numbers."""
+    grid: bool = False
+    """Lines across the chart at its ticks."""
+    hidden: bool = False
 
     def ticks(self) -> list[tuple[float, str]]:
         """(value, text) of at most six ticks."""
+        if self.hidden:
+            return []
         if self.names:
             return [(i, self.names[i]) for i in range(0, len(self.names), max(1, (len(self.names) - 1) // 5))]
         values = ticks(self.low, self.high, whole=self.whole)
         return [(v, f"{100 * v:.4g}%" if self.percent else short(v) + self.unit) for v in values]
+
+
+Style = Literal["line", "raw", "band", "layer", "cell", "interval", "mark", "dot", "ring", "point"]
+FILLED: tuple[Style, ...] = ("band", "layer", "cell")
+MARKERS: tuple[Style, ...] = ("dot", "ring", "point")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A line through points, the area within them, or a marker at each, in the units of the axes."""
+
+    style: Style
+    xs: np.ndarray
+    ys: np.ndarray
+    colour: int | None = None
+    """Index of a series colour; None: grey."""
+    opacity: float = 1.0
+    """Of a cell."""
+
+
+@dataclass(frozen=True)
+class Label:
+    """Text beside a point of the chart."""
+
+    x: float
+    y: float
+    text: str
+    style: Literal["mark", "row", "value"]
+    before: bool = False
+    """Ends at the point instead of beginning there."""
+
+
+def _area(xs: np.ndarray, low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    return np.concatenate([xs, xs[::-1]]), np.concatenate([high, low[::-1]])
 
 
 @dataclass(frozen=True)
@@ -83,6 +109,14 @@ class Curve:
             return None
         return self.main - self.spread, self.main + self.spread
 
+    def thinned(self) -> Curve:
+        """With as many points as the page can show; its lowest and highest values stay."""
+        kept = thin(self.values)
+        smoothed, spread = (None if v is None else v[kept] for v in (self.smoothed, self.spread))
+        return replace(
+            self, steps=self.steps[kept], values=self.values[kept], smoothed=smoothed, spread=spread
+        )
+
 
 @dataclass(frozen=True)
 class LineChart:
@@ -111,10 +145,22 @@ class LineChart:
         heights += [edge for curve in self.curves for edge in curve.band or ()]
         low, high = self.span or _x_range(*(curve.steps for curve in self.curves))
         y_low, y_high = extent(np.concatenate(heights), self.from_zero)
-        return Axis(low, high, self.x_label, whole=self.whole), Axis(y_low, y_high, percent=self.percent)
+        y = Axis(y_low, y_high, percent=self.percent, grid=True)
+        return Axis(low, high, self.x_label, whole=self.whole), y
 
-    def has_dots(self, curve: Curve) -> bool:
-        return self.dots or len(curve.steps) == 1
+    def shapes(self) -> Iterator[Shape | Label]:
+        x, y = self.axes
+        for step, label in self.marks:
+            yield Shape("mark", np.array([step, step]), np.array([y.low, y.high]))
+            yield Label(step, y.high, label, "mark", before=step > x.low + 0.7 * (x.high - x.low))
+        for curve in self.curves:
+            if curve.band is not None:
+                yield Shape("band", *_area(curve.steps, *curve.band), curve.colour)
+            if curve.smoothed is not None and self.faint:
+                yield Shape("raw", curve.steps, curve.values, curve.colour)
+            yield Shape("line", curve.steps, curve.main, curve.colour)
+            if self.dots or len(curve.steps) == 1:
+                yield Shape("dot", curve.steps, curve.main, curve.colour)
 
     @property
     def keys(self) -> list[tuple[str, int]]:
@@ -138,7 +184,14 @@ class StackChart:
     def axes(self) -> tuple[Axis, Axis]:
         low, high = _x_range(self.steps)
         highest = float(self.layers.sum(axis=0).max() or 1.0)
-        return Axis(low, high, "step", whole=True), Axis(0.0, 1.06 * highest, unit=f" {self.unit}")
+        y = Axis(0.0, 1.06 * highest, unit=f" {self.unit}", grid=True)
+        return Axis(low, high, "step", whole=True), y
+
+    def shapes(self) -> Iterator[Shape | Label]:
+        below = np.zeros_like(self.steps)
+        for i, top in enumerate(np.cumsum(self.layers, axis=0)):
+            yield Shape("layer", *_area(self.steps, below, top), i)
+            below = top
 
     @property
     def keys(self) -> list[tuple[str, int]]:
@@ -162,6 +215,18 @@ class HeatMap:
         width = self.steps[-1] - self.steps[-2] if len(self.steps) > 1 else 1
         x = Axis(float(self.steps[0]), float(self.steps[-1] + width), "step", whole=True)
         return x, Axis(0.0, float(len(self.shares)), self.y_label, names=self.edges)
+
+    @property
+    def strongest(self) -> float:
+        return float(self.shares.max()) or 1.0
+
+    def shapes(self) -> Iterator[Shape | Label]:
+        """A cell per share; the square root keeps small shares visible beside large ones."""
+        edges = np.append(self.steps, self.axes[0].high)
+        for row, column in zip(*np.nonzero(self.shares > 0.004 * self.strongest), strict=True):
+            strength = (float(self.shares[row, column]) / self.strongest) ** 0.5
+            xs = edges[[column, column + 1, column + 1, column]]
+            yield Shape("cell", xs, row + np.array([0, 0, 1, 1]), 0, strength)
 
     @property
     def keys(self) -> list[tuple[str, int]]:
@@ -196,7 +261,26 @@ class IntervalChart:
     def axes(self) -> tuple[Axis, Axis]:
         numbers = [n for _, estimates in self.rows for e in estimates for n in (e.value, *e.ends)]
         low, high = extent(np.array(numbers), from_zero=True)
-        return Axis(low, min(high * 1.12, 1.12), "accuracy", percent=True), Axis(0.0, 1.0)
+        x = Axis(low, min(high * 1.12, 1.12), "accuracy", percent=True, grid=True)
+        return x, Axis(self.lines, 0.0, hidden=True)
+
+    @property
+    def lines(self) -> float:
+        """The height in lines: the name of each row, one line per estimate, and a gap."""
+        return sum(1.75 + len(estimates) for _, estimates in self.rows)
+
+    def shapes(self) -> Iterator[Shape | Label]:
+        colours, y = dict(self.keys), 0.8
+        for name, estimates in self.rows:
+            yield Label(self.axes[0].low, y, name, "row")
+            for estimate in estimates:
+                y += 1
+                colour = colours[estimate.label]
+                yield Shape("interval", np.array(estimate.ends), np.array([y, y]), colour)
+                style: Style = "ring" if estimate.hollow else "point"
+                yield Shape(style, np.array([estimate.value]), np.array([y]), colour)
+                yield Label(estimate.ends[1], y, short(estimate.value, percent=True), "value")
+            y += 1.75
 
     @property
     def keys(self) -> list[tuple[str, int]]:
@@ -206,6 +290,11 @@ class IntervalChart:
 
 
 Chart = LineChart | StackChart | HeatMap | IntervalChart
+
+
+def plot_height(chart: Chart) -> float:
+    """The height between the axes, in the page's units."""
+    return LINE_HEIGHT * chart.lines if isinstance(chart, IntervalChart) else PLOT_HEIGHT
 
 
 def _x_range(*steps: np.ndarray) -> tuple[float, float]:
@@ -249,61 +338,3 @@ def short(value: float, percent: bool = False) -> str:
     else:
         text = f"{value:.3g}"
     return text.replace("-", "−")
-
-
-def smooth(series: Series) -> np.ndarray | None:
-    """Gaussian-weighted mean over neighbouring steps, with the weights renormalised at the ends.
-
-    One sigma is 2.5% of the steps covered, at least 1.5 steps. None for a curve that is too short.
-    """
-    if len(series) < FEWEST_TO_SMOOTH:
-        return None
-    sigma = smoothing_width(series)
-    smoothed = np.empty(len(series))
-    left = np.searchsorted(series.steps, series.steps - 4 * sigma)
-    right = np.searchsorted(series.steps, series.steps + 4 * sigma, side="right")
-    for i, (start, stop) in enumerate(zip(left, right, strict=True)):
-        distance = (series.steps[start:stop] - series.steps[i]) / sigma
-        weights = np.exp(-0.5 * distance**2)
-        smoothed[i] = weights @ series.values[start:stop] / weights.sum()
-    return smoothed
-
-
-def smoothing_width(series: Series) -> float:
-    """One sigma of `smooth`, in steps."""
-    return max(1.5, 0.025 * float(series.steps[-1] - series.steps[0]))
-
-
-def thin(values: np.ndarray, most: int = MOST_POINTS) -> np.ndarray:
-    """Indices of at most `most` points: both ends, and the lowest and highest of each bucket.
-
-    Unlike a plain stride, this keeps spikes.
-    """
-    if len(values) <= most:
-        return np.arange(len(values))
-    edges = np.linspace(0, len(values), (most - 2) // 2 + 1).astype(int)
-    kept = {0, len(values) - 1}
-    for start, stop in pairwise(edges):
-        kept.add(start + int(np.argmin(values[start:stop])))
-        kept.add(start + int(np.argmax(values[start:stop])))
-    return np.array(sorted(kept))
-
-
-def bin_means(steps: np.ndarray, columns: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
-    """Neighbouring steps averaged into at most `most` bins.
-
-    Args: steps [n], columns [n, k]. Returns the first step of each bin and the means [bins, k].
-    """
-    edges = np.unique(np.linspace(0, len(steps), min(most, len(steps)) + 1).astype(int))[:-1]
-    counts = np.diff(np.append(edges, len(steps)))
-    return steps[edges], np.add.reduceat(columns, edges, axis=0) / counts[:, None]
-
-
-def mean_over_runs(runs: list[Series]) -> tuple[Series, np.ndarray]:
-    """Mean and standard deviation (n - 1; 0 for one run) over runs, at the steps that all of them logged."""
-    shared = runs[0].steps
-    for series in runs[1:]:
-        shared = np.intersect1d(shared, series.steps)
-    stacked = np.stack([s.values[np.searchsorted(s.steps, shared)] for s in runs])
-    spread = stacked.std(axis=0, ddof=1) if len(runs) > 1 else np.zeros(len(shared))
-    return Series(shared, stacked.mean(axis=0)), spread

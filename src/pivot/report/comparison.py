@@ -15,13 +15,14 @@ import numpy as np
 
 from pivot.durable import write_bytes
 from pivot.errors import UserError
-from pivot.report.charts import FEWEST_TO_SMOOTH, Chart, Curve, LineChart, Series, smooth
+from pivot.report.charts import Chart, Curve, LineChart
 from pivot.report.comparison_tables import accuracy_tables, average, overhead_table
 from pivot.report.figures import save_figures
 from pivot.report.groups import RunGroup, RunGroups, Sweep, check_baseline, find_baseline, group_runs
 from pivot.report.page import Page, chips, gaps_note
 from pivot.report.panels import TRAINING, Panel
 from pivot.report.run import RunData, read_run
+from pivot.report.series import FEWEST_TO_SMOOTH, Series, smooth
 from pivot.report.tables import Table, to_csv, to_html, to_latex, to_markdown, write_tables
 
 NUM_PANELS = 6

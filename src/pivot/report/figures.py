@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import singledispatch
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import matplotlib
+import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.collections import PolyCollection
+from matplotlib.colors import LinearSegmentedColormap, PowerNorm, to_rgba
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.text import Text
 from matplotlib.ticker import PercentFormatter
 
-from pivot.report.charts import Axis, Chart, HeatMap, IntervalChart, LineChart, StackChart
+from pivot.report.charts import FILLED, Axis, Chart, HeatMap, Label, LineChart, Style, plot_height
 from pivot.terminal import printable
 
 COLOURS = ("#1f66ad", "#d4621f", "#188566", "#7d52b0", "#b38715", "#64707d", "#b03d74", "#2f93ba")
@@ -35,7 +39,19 @@ STYLE: dict[Any, Any] = {
     "svg.hashsalt": "pivot",
     "savefig.bbox": "tight",
 }
-SIZE = (4.2, 2.7)
+WIDTH, EDGES, UNITS_PER_INCH = 4.2, 0.6, 88
+"""Inches: the width of a figure, and what its height has besides the chart, whose height is in the page's units."""
+LOOKS: dict[Style, dict[str, Any]] = {
+    "line": {"linewidth": 1.7, "clip_on": False},
+    "raw": {"linewidth": 0.8, "alpha": 0.28},
+    "interval": {"linewidth": 2, "alpha": 0.45},
+    "mark": {"linewidth": 0.8, "linestyle": (0, (3, 3))},
+    "dot": {"linestyle": "", "marker": "o", "markersize": 3.5, "clip_on": False},
+    "ring": {"linestyle": "", "marker": "o", "markersize": 5, "markerfacecolor": "white"},
+    "point": {"linestyle": "", "marker": "o", "markersize": 5},
+}
+OPACITY: dict[Style, float] = {"band": 0.16, "layer": 0.85}
+SHADES = LinearSegmentedColormap.from_list("shares", ["#ffffff", COLOURS[0]])
 
 
 def save_figures(charts: Iterable[Chart], folder: Path) -> list[Path]:
@@ -44,7 +60,7 @@ def save_figures(charts: Iterable[Chart], folder: Path) -> list[Path]:
     paths = []
     with matplotlib.rc_context(STYLE):
         for chart in charts:
-            figure = Figure(figsize=_size(chart))
+            figure = Figure(figsize=(WIDTH, EDGES + plot_height(chart) / UNITS_PER_INCH))
             axes = figure.add_subplot()
             axes.set_title(chart.title)
             plot(chart, axes)
@@ -65,85 +81,52 @@ def save(figure: Figure, stem: Path) -> list[Path]:
     return paths
 
 
-@singledispatch
 def plot(chart: Chart, axes: Axes) -> None:
-    """Draw a chart into axes; one function per kind of chart."""
-    raise AssertionError(f"no figure for {type(chart).__name__}")
-
-
-@plot.register
-def _(chart: LineChart, axes: Axes) -> None:
-    for curve in chart.curves:
-        colour = COLOURS[curve.colour % len(COLOURS)]
-        if curve.smoothed is not None and chart.faint:
-            axes.plot(curve.steps, curve.values, color=colour, alpha=0.28, linewidth=0.8)
-        if curve.band is not None:
-            axes.fill_between(curve.steps, *curve.band, color=colour, alpha=0.16, linewidth=0)
-        look = {"color": colour, "linewidth": 1.7, "markersize": 3.5, "clip_on": False}
-        dot = "o" if chart.has_dots(curve) else None
-        axes.plot(curve.steps, curve.main, label=curve.label, marker=dot, **look)
-    for step, label in chart.marks:
-        axes.axvline(step, color=FAINT, linestyle=(0, (3, 3)), linewidth=0.8)
-        places: tuple[Any, ...] = ((step, 1.0), (3, -2), ("data", "axes fraction"), "offset points")
-        axes.annotate(label, *places, va="top", fontsize=7, color=SOFT)
-    _set_axes(axes, *chart.axes)
-    if len(chart.curves) > 1:
-        axes.legend()
-
-
-@plot.register
-def _(chart: StackChart, axes: Axes) -> None:
-    colours = [COLOURS[i % len(COLOURS)] for i in range(len(chart.labels))]
-    axes.stackplot(chart.steps, chart.layers, labels=chart.labels, colors=colours, alpha=0.85)
-    _set_axes(axes, *chart.axes)
-    axes.legend(loc="upper left", bbox_to_anchor=(1, 1), reverse=True)
-
-
-@plot.register
-def _(chart: HeatMap, axes: Axes) -> None:
+    """Draw the shapes of a chart into axes, with the page's ranges, ticks, labels and legend."""
     x, y = chart.axes
-    picture = axes.imshow(
-        chart.shares,
-        origin="lower",
-        aspect="auto",
-        extent=(x.low, x.high, y.low, y.high),
-        cmap="Blues",
-        interpolation="nearest",
-    )
-    _set_axes(axes, x, y)
-    axes.grid(False)
-    bar = axes.figure.colorbar(picture, ax=axes, format=PercentFormatter(1.0, decimals=0))
-    bar.outline.set_visible(False)
-
-
-@plot.register
-def _(chart: IntervalChart, axes: Axes) -> None:
-    colours, labelled = dict(chart.keys), set()
-    heights, y = [], 0.0
-    for _, estimates in chart.rows:
-        heights.append(y + 0.3 * (len(estimates) - 1) / 2)
-        for estimate in estimates:
-            colour = COLOURS[colours[estimate.label] % len(COLOURS)]
-            label = None if estimate.hollow or estimate.label in labelled else estimate.label
-            axes.plot(estimate.ends, [y, y], color=colour, alpha=0.45, linewidth=2)
-            face = "white" if estimate.hollow else colour
-            axes.plot(estimate.value, y, "o", color=colour, markerfacecolor=face, markersize=5, label=label)
-            labelled.add(estimate.label)
-            y += 0.3
-        y += 0.4
-    _set_axis(axes, "x", chart.axes[0])
-    axes.set_yticks(heights, [label for label, _ in chart.rows])
-    axes.invert_yaxis()
-    axes.grid(axis="y", visible=False)
-    axes.legend(loc="upper left", bbox_to_anchor=(1, 1))
-
-
-def _set_axes(axes: Axes, x: Axis, y: Axis) -> None:
     _set_axis(axes, "x", x)
     _set_axis(axes, "y", y)
+    areas: list[np.ndarray] = []
+    fills: list[tuple[float, float, float, float]] = []
+    for shape in chart.shapes():
+        if isinstance(shape, Label):
+            _write(axes, shape)
+            continue
+        colour = FAINT if shape.colour is None else COLOURS[shape.colour % len(COLOURS)]
+        if shape.style in FILLED:
+            areas.append(np.column_stack([shape.xs, shape.ys]))
+            fills.append(to_rgba(colour, shape.opacity * OPACITY.get(shape.style, 1.0)))
+        else:
+            axes.plot(shape.xs, shape.ys, color=colour, **LOOKS[shape.style])
+    # At once: a heat map has thousands of cells.
+    axes.add_collection(PolyCollection(areas, facecolors=fills, linewidths=0), autolim=False)
+    if isinstance(chart, HeatMap):
+        scale = ScalarMappable(PowerNorm(0.5, 0, chart.strongest), SHADES)
+        bar = axes.figure.colorbar(scale, ax=axes, format=PercentFormatter(1.0, decimals=0))
+        bar.outline.set_visible(False)
+    if len(chart.keys) > 1:
+        add_legend(chart, axes)
 
 
-def _set_axis(axes: Axes, which: str, axis: Axis) -> None:
+def add_legend(chart: Chart, axes: Axes) -> None:
+    """The labels of a chart: within a line chart, beside any other."""
+    keys = [Line2D([], [], color=COLOURS[c % len(COLOURS)], linewidth=3, label=n) for n, c in chart.keys]
+    beside: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1, 1)}
+    axes.legend(handles=keys, **({} if isinstance(chart, LineChart) else beside))
+
+
+def _write(axes: Axes, label: Label) -> None:
+    look: dict[str, Any] = {
+        "mark": {"xytext": (3, -2), "va": "top", "fontsize": 7, "color": SOFT},
+        "row": {"xytext": (0, 0), "va": "center", "fontsize": 8, "fontweight": "bold"},
+        "value": {"xytext": (5, 0), "va": "center", "fontsize": 7},
+    }[label.style]
+    if label.before:
+        look |= {"ha": "right", "xytext": (-look["xytext"][0], look["xytext"][1])}
+    axes.annotate(label.text, (label.x, label.y), textcoords="offset points", **look)
+
+
+def _set_axis(axes: Axes, which: Literal["x", "y"], axis: Axis) -> None:
     """The page's range, ticks and label."""
     ticks = axis.ticks()
     axes.set(
@@ -154,10 +137,4 @@ def _set_axis(axes: Axes, which: str, axis: Axis) -> None:
             f"{which}label": axis.label,
         }
     )
-
-
-def _size(chart: Chart) -> tuple[float, float]:
-    if isinstance(chart, IntervalChart):
-        marks = sum(len(estimates) for _, estimates in chart.rows)
-        return SIZE[0] + 1.4, 1.0 + 0.26 * marks + 0.1 * len(chart.rows)
-    return SIZE
+    axes.grid(axis=which, visible=axis.grid)

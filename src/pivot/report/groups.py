@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from pivot.errors import UserError
-from pivot.report.charts import Series, mean_over_runs
 from pivot.report.run import RunData, is_number
+from pivot.report.series import Series, mean_over_runs
 
 USUAL_BASELINES = ("dapo", "grpo")
 """The baseline if none is named: the first of these that is among the runs."""

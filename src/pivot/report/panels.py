@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from pivot.report.charts import Chart, Curve, HeatMap, LineChart, StackChart, bin_means, short, smooth
+from pivot.report.charts import Chart, Curve, HeatMap, LineChart, StackChart, short
 from pivot.report.run import RunData, is_number
+from pivot.report.series import bin_means, smooth
 
 MOST_BINS = 120
 PHASES = ("rollout", "score", "update", "anchors", "verify", "other")

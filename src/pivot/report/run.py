@@ -13,7 +13,7 @@ import numpy as np
 
 from pivot.errors import UserError
 from pivot.jsonl import decode_row, scan
-from pivot.report.charts import Series
+from pivot.report.series import Series
 
 FILES = {
     "config.json": "the resolved configuration",

@@ -12,11 +12,12 @@ from typing import Any
 from pivot.durable import write_bytes
 from pivot.report import panels
 from pivot.report.answers import add_answers
-from pivot.report.charts import Chart, short, smoothing_width
+from pivot.report.charts import Chart, short
 from pivot.report.evaluations import category_table, evaluation_charts, evaluation_table
 from pivot.report.figures import save_figures
 from pivot.report.page import Page, chips, definition_list, gaps_note
 from pivot.report.run import RunData, read_run
+from pivot.report.series import smoothing_width
 from pivot.report.tables import to_html
 from pivot.report.tokens import save_token_figures, select_groups
 

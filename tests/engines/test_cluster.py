@@ -113,14 +113,16 @@ def test_settings_that_would_corrupt_a_run_or_do_nothing_are_refused(setting, wo
 
 
 def test_other_settings_of_verl_are_passed_on():
-    check_extra(
-        [
-            "actor_rollout_ref.rollout.gpu_memory_utilization=0.5",
-            "actor_rollout_ref.rollout.tensor_model_parallel_size=2",
-            "actor_rollout_ref.model.use_remove_padding=False",
-            "trainer.logger=[console,wandb]",
-        ]
+    extra = (
+        "actor_rollout_ref.rollout.gpu_memory_utilization=0.5",
+        "actor_rollout_ref.rollout.tensor_model_parallel_size=2",
+        "actor_rollout_ref.model.use_remove_padding=False",
+        "trainer.logger=[console,wandb]",
     )
+    check_extra(extra)
+    launch = compose(recipes.get("geo3k-3b"), ClusterOptions(extra=extra), Path("/runs/x"))
+    assert tuple(launch.command[-len(extra) :]) == extra, "last, so that they win"
+    assert settings_of(launch).items() >= dict(setting.split("=", 1) for setting in extra).items()
 
 
 def test_adapters_are_verls_own_and_servers_receive_merged_weights():
@@ -384,8 +386,8 @@ class EchoClient:
         self.end, self.requests = end, []
 
     async def generate(self, request_id, **request):
-        self.requests.append({**request, "request_id": request_id})
-        last = self.end if len(self.requests) % 2 else 20
+        last = 20 if len(self.requests) % 2 else self.end
+        self.requests.append({**request, "request_id": request_id, "answer": [20, last]})
         return SimpleNamespace(token_ids=[20, last], log_probs=[-0.5, -0.25], extra_fields={})
 
 
@@ -430,12 +432,15 @@ def test_servers_get_token_ids_and_images_and_a_prompts_samples_stay_together():
     assert first["prompt_ids"].count(image_token) == len(prompts[0].images) == 1
     width, height = first["image_data"][0].size
     assert width % 28 == height % 28 == 0, "brought to its final size before the server sees it"
-    response = found[0][1][0]
-    assert response.token_ids_T.tolist() == [20, client.end]
-    assert response.logprobs_T is None, "a server's log-probs are those after top-p, not the policy's"
-    assert response.entropy_T is None
     assert not any("logprobs" in request["sampling_params"] for request in client.requests)
-    assert {r.truncated for _, responses in found for r in responses} == {True, False}
+    for index, responses in found:  # whichever prompt was asked for first: images are read in threads
+        ids = rollouts.tokenizer_only.encoder.text_ids(prompts[index])
+        answers = [request["answer"] for request in client.requests if request["prompt_ids"] == ids]
+        assert [r.token_ids_T.tolist() for r in responses] == answers
+        assert [r.truncated for r in responses] == [answer[-1] != client.end for answer in answers]
+        assert {r.truncated for r in responses} == {True, False}
+        assert all(r.entropy_T is None for r in responses)
+        assert all(r.logprobs_T is None for r in responses), "a server's are those after top-p"
 
 
 def test_full_determinism_asks_for_a_seed_per_sample():

@@ -1,14 +1,16 @@
 """The generic half of an engine with ranks and replicas, with stubs for both."""
 
 import math
+import pickle
 from pathlib import Path
 
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 
 from pivot import recipes
 from pivot.engines.base import ScoreRequest
-from pivot.engines.jobs import RankUpdate
+from pivot.engines.jobs import RankUpdate, score_jobs
 from pivot.engines.ranks import RanksEngine
 from pivot.method import Batch
 from pivot.models.encoding import UnreadablePrompt
@@ -152,6 +154,41 @@ def test_scores_come_in_the_order_of_the_rows_whichever_rank_computed_them(engin
     for row, y in enumerate(y for unit in chosen for y in unit.responses):
         assert found.logprobs_BT[row, : len(y)].tolist() == (-y).tolist()
         assert int(found.mask_BT[row].sum()) == len(y)
+
+
+def test_statistics_are_allocated_once_however_many_micro_batches_there_are(engine):
+    """Zeros for all rows in each micro-batch took two thirds of a large step."""
+
+    class Zeros(TorchFunctionMode):
+        count = 0
+
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            self.count += function is torch.zeros
+            return function(*args, **(kwargs or {}))
+
+    chosen = units(engine, 5)
+    engine.packing.micro_batch_tokens = 1
+    num_pieces = sum(
+        len(job.pieces) for job in score_jobs(ScoreRequest(chosen, 1, "clean"), engine.packing, 2)
+    )
+    assert num_pieces >= 10
+    with Zeros() as zeros:
+        engine.score(ScoreRequest(chosen, 1, "clean"))
+    assert zeros.count == 3, "mask, log-probs, entropies"
+
+
+def test_a_job_arrives_with_the_responses_it_was_made_of(engine):
+    chosen = units(engine, 5)
+    engine.packing.micro_batch_tokens = 300
+    jobs = pickle.loads(pickle.dumps(score_jobs(ScoreRequest(chosen, 1, "clean"), engine.packing, 2)))
+    sent = [y for unit in chosen for y in unit.responses]
+    found = {}
+    for piece in (piece for job in jobs for piece in job.pieces if piece.counts):
+        assert [len(responses) for responses in piece.responses] == [len(n) for n in piece.lengths]
+        rows_of_piece = [y for responses in piece.responses for y in responses]
+        found |= dict(zip(piece.rows.tolist(), rows_of_piece, strict=True))
+    assert sorted(found) == list(range(len(sent)))
+    assert all(torch.equal(found[row], y) for row, y in enumerate(sent))
 
 
 def test_terms_are_summed_over_ranks_and_a_bad_loss_or_gradient_is_named(engine):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
@@ -28,8 +29,10 @@ class Piece:
     """One micro-batch of one rank."""
 
     prompts: tuple[Prompt, ...]
-    responses: tuple[tuple[Tensor, ...], ...]
-    """Token ids, by prompt."""
+    tokens_N: Tensor
+    """Token ids of all responses, one after another: a tensor per response would take longer to send."""
+    lengths: tuple[tuple[int, ...], ...]
+    """Tokens of each response, by prompt."""
     layout: Layout
     rows: Tensor
     """Indices of the responses among all of the job's."""
@@ -37,6 +40,12 @@ class Piece:
     """False for a copy that only keeps the ranks in step."""
     batch: Batch | None = None
     """What the loss needs besides the forward pass."""
+
+    @property
+    def responses(self) -> list[list[Tensor]]:
+        """Token ids of each response, by prompt."""
+        rows = iter(self.tokens_N.split([n for lengths in self.lengths for n in lengths]))
+        return [list(islice(rows, len(lengths))) for lengths in self.lengths]
 
 
 @dataclass(frozen=True)
@@ -171,7 +180,8 @@ def _piece(units: Sequence[PromptWithResponses], micro: MicroBatch, *, counts: b
     chosen = select(units, micro)
     return Piece(
         prompts=tuple(unit.prompt.prompt for unit in chosen),
-        responses=tuple(tuple(y.to(torch.int64) for y in unit.responses) for unit in chosen),
+        tokens_N=torch.cat([y for unit in chosen for y in unit.responses]).to(torch.int64),
+        lengths=tuple(tuple(map(len, unit.responses)) for unit in chosen),
         layout=micro.layout,
         rows=row_indices(units, micro),
         counts=counts,

@@ -88,9 +88,11 @@ class RowStatistics:
     def put(self, part: ResponseStatistics, rows: Tensor) -> None:
         """`part` holds these rows, in this order."""
         for name, values in vars(part).items():
-            if values is not None:
-                empty = torch.zeros(self._shape, dtype=values.dtype)
-                self._columns.setdefault(name, empty)[rows, : values.shape[1]] = values.cpu()
+            if values is None:
+                continue
+            if name not in self._columns:
+                self._columns[name] = torch.zeros(self._shape, dtype=values.dtype)
+            self._columns[name][rows, : values.shape[1]] = values.cpu()
 
     def statistics(self) -> ResponseStatistics:
         return ResponseStatistics(**self._columns)

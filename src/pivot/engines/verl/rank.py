@@ -216,7 +216,7 @@ class Rank:
         encoder.read_images(piece.prompts)
         prompts = [encoder.encode(prompt) for prompt in piece.prompts]
         damaged = [self.corruptor.corrupt(p, step) for p in prompts] if view != "clean" else None
-        units = [PromptWithResponses(p, list(ys)) for p, ys in zip(prompts, piece.responses, strict=True)]
+        units = [PromptWithResponses(p, ys) for p, ys in zip(prompts, piece.responses, strict=True)]
         return Inputs(piece, units, damaged)
 
     def _forward(self, inputs: Inputs) -> Batch:

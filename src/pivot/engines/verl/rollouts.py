@@ -147,7 +147,8 @@ class ServerRollouts(_Client):
     def _response(self, output: Any) -> Response:
         assert self.tokenizer_only is not None
         ids = torch.tensor(output.token_ids, dtype=torch.int64)
-        text = str(self.tokenizer_only.tokenizer.decode(output.token_ids, skip_special_tokens=True))
+        # As a tensor: of a list, the tokenizer asks each element for its type.
+        text = str(self.tokenizer_only.tokenizer.decode(ids, skip_special_tokens=True))
         ended = bool(len(ids)) and int(ids[-1]) in self.tokenizer_only.end_ids
         return Response(ids, text, None, None, truncated=not ended)
 

@@ -97,7 +97,7 @@ def per_token(layers: int = LAYERS, *, ended: bool = False) -> tuple[float, floa
         decoder.continuation.keep(staying)
         decoder.rows, hidden_ND = decoder.rows.select(staying), hidden_ND[staying]
     # As on a GPU: it sorts for top-p, and the host looks rarely.
-    with Count() as count, patch.object(drawing, "NUCLEUS", 2**31):
+    with Count() as count, patch.object(drawing, "LIKELIEST", 2**31):
         for tick in _tokens(decoder, hidden_ND):
             if tick % GPU_CHECK_EVERY == 0:
                 decoder._compacted(torch.zeros(len(decoder.rows)))

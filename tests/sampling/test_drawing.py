@@ -44,6 +44,13 @@ def test_nucleus_by_hand():
     torch.testing.assert_close(keep_nucleus(probs, 0.95), probs)
 
 
+def test_equally_likely_tokens_are_in_the_nucleus_together():
+    """Which of them a sort would put first is arbitrary; bfloat16 logits are often equal."""
+    probs = torch.tensor([[0.125, 0.5, 0.125, 0.25]])
+    assert keep_nucleus(probs, 0.8).tolist() == probs.tolist()
+    assert keep_nucleus(torch.full((1, 4), 0.25), 0.3).tolist() == [[0.25] * 4]
+
+
 @pytest.mark.parametrize("top_p", [0.3, 0.9, 0.99, 0.999])
 def test_nucleus_of_a_large_vocabulary_is_that_of_a_full_sort(top_p):
     """Peaked rows need a few tokens, flat ones most of them."""
@@ -51,9 +58,11 @@ def test_nucleus_of_a_large_vocabulary_is_that_of_a_full_sort(top_p):
     scale = torch.tensor([[0.01], [1.0], [3.0], [8.0]])
     probs_NV = (torch.randn(4, 5000, generator=generator) * scale).softmax(-1)
     ordered, order = probs_NV.sort(-1, descending=True)
-    kept = ordered.masked_fill(ordered.cumsum(-1) - ordered >= top_p, 0.0)
-    expected_NV = torch.zeros_like(probs_NV).scatter(-1, order, kept)
+    before = ordered.double().cumsum(-1) - ordered
+    expected_NV = torch.zeros_like(probs_NV).scatter(-1, order, ordered.masked_fill(before >= top_p, 0.0))
     assert torch.equal(keep_nucleus(probs_NV, top_p), expected_NV)
+    rows = [keep_nucleus(row, top_p) for row in probs_NV.split(1)]
+    assert torch.equal(torch.cat(rows), expected_NV), "whatever stands beside a row"
 
 
 def test_the_edges_of_the_unit_interval_hit_tokens_with_probability():

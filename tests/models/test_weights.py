@@ -47,6 +47,21 @@ def test_damaged_weights_are_named(folder, kind):
             load(str(folder))
 
 
+@pytest.mark.parametrize(
+    ("dtype", "called"), [(torch.int8, "I8"), (torch.uint8, "U8"), (torch.float8_e4m3fn, "F8_E4M3")]
+)
+def test_weights_in_eight_bits_are_refused(folder, dtype, called):
+    """Their scales are not among a model's weights, so that they would load as other numbers without a word."""
+    weights = load_file(folder / "model.safetensors")
+    weights[UP] = (100 * weights[UP]).to(dtype)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    for load in (load_policy, check_folder):
+        with pytest.raises(
+            UserError, match=rf"stores 1 weight in a type .*, {UP} as {called}; give the model"
+        ):
+            load(str(folder))
+
+
 def test_a_tied_head_may_be_absent_or_there(folder):
     weights = load_file(folder / "model.safetensors")
     assert not any("lm_head" in name for name in weights)

@@ -15,7 +15,7 @@ LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors", "numpy", "pil
 EXTRAS = {
     "lora": ("peft",),
     "quantized": ("bitsandbytes",),
-    "vllm": ("vllm",),
+    "vllm": ("vllm", "num2words"),
     "tensorboard": ("tensorboard",),
     "wandb": ("wandb",),
     "mlflow": ("mlflow",),

@@ -96,11 +96,13 @@ class Idefics3(TiledFamily):
         return config.scale_factor**2
 
     published: ClassVar = {
-        "SmolVLM-256M": lambda: _smolvlm(576, 1536, 30, 9, 3),
+        "SmolVLM-256M": lambda: _smolvlm(576, 1536, 30, 9, 3, model_type="idefics3"),
         "SmolVLM2-256M": lambda: _smolvlm(576, 1536, 30, 9, 3),
-        "SmolVLM-500M": lambda: _smolvlm(960, 2560, 32, 15, 5),
+        "SmolVLM-500M": lambda: _smolvlm(960, 2560, 32, 15, 5, model_type="idefics3"),
         "SmolVLM2-500M": lambda: _smolvlm(960, 2560, 32, 15, 5),
-        "SmolVLM-Instruct": lambda: _smolvlm(2048, 8192, 24, 32, 32, SO400M, scale_factor=3),
+        "SmolVLM-Instruct": lambda: _smolvlm(
+            2048, 8192, 24, 32, 32, SO400M, scale_factor=3, model_type="idefics3"
+        ),
         "SmolVLM2-2.2B": lambda: _smolvlm(2048, 8192, 24, 32, 32, SO400M, scale_factor=3),
     }
 
@@ -122,10 +124,11 @@ def _smolvlm(
     key_heads: int,
     vision: dict[str, int] = BASE_VISION,
     scale_factor: int = 4,
+    model_type: str = "smolvlm",
 ) -> dict[str, Any]:
     text = text_settings("llama", hidden, intermediate, layers, heads, key_heads, vocab_size=49280)
     return {
-        "model_type": "smolvlm",
+        "model_type": model_type,
         "text_config": text,
         "vision_config": vision,
         "scale_factor": scale_factor,

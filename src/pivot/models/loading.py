@@ -34,7 +34,7 @@ from pivot.models.model_config import BROKEN, check_memory, read_config
 from pivot.models.naming import resolve_model
 from pivot.models.policy import Policy
 from pivot.models.quantization import dequantized, is_quantized, quantize_projections
-from pivot.models.weights import check_weights, stored_weights
+from pivot.models.weights import check_stored_types, check_weights, stored_weights
 
 PROCESSOR_CONFIG = "processor_config.json"
 
@@ -86,6 +86,7 @@ def check_folder(name: str, options: ModelOptions | None = None) -> None:
     with lease(path), _quiet_transformers():
         check_model(path)
         _, report = _load_model(str(path), name, options or ModelOptions(), device_map="meta")
+        check_stored_types(name, path)
         check_weights(name, report, stored_weights(path))
 
 
@@ -250,6 +251,7 @@ def _load_parts(path: str, name: str, options: ModelOptions) -> tuple[Any, Any, 
     with _load_errors(name):
         tokenizer = _tokenizer(path, trust_remote_code=options.trust_remote_code)
         processor = _image_processor(model.config, path)
+    check_stored_types(name, Path(path))
     check_weights(name, report, model.state_dict().items())
     return model, tokenizer, processor
 

@@ -14,6 +14,8 @@ from pivot.errors import UserError
 
 SHOWN = 3
 """Weights that a message names."""
+FLOATS = ("F64", "F32", "F16", "BF16")
+"""As safetensors calls them."""
 
 
 def check_weights(name: str, report: Mapping[str, Any], weights: Iterable[tuple[str, Tensor]]) -> None:
@@ -59,6 +61,21 @@ def stored_weights(folder: Path) -> Iterator[tuple[str, Tensor]]:
         with safe_open(path, framework="pt") as file:
             for name in file.keys():  # noqa: SIM118 - no mapping
                 yield name, file.get_tensor(name)
+
+
+def check_stored_types(name: str, folder: Path) -> None:
+    """Refuse weights stored as integers or in 8 bits without their scales: as floats they would be other weights."""
+    narrow: dict[str, str] = {}
+    for path in sorted(folder.glob("model*.safetensors")):
+        with safe_open(path, framework="pt") as file:
+            types = {key: str(file.get_slice(key).get_dtype()) for key in file.keys()}  # noqa: SIM118 - no mapping
+        narrow |= {k: t for k, t in types.items() if k.endswith(("weight", "bias")) and t not in FLOATS}
+    if narrow:
+        key, kind = min(narrow.items())
+        raise UserError(
+            f"the model {name!r} stores {_told(sorted(narrow), 'in a type that cannot be trained')}, {key} as {kind}; "
+            "give the model as published in bfloat16, float16 or float32 (model.quantize=nf4 saves memory)."
+        )
 
 
 def find_nonfinite(weights: Iterable[tuple[str, Tensor]]) -> list[str]:

@@ -109,10 +109,13 @@ def resume(
         )
     if reward is not None:
         _with_functions(config, reward)
-    if steps is not None:
-        extension.extend(out, steps)
     accept = Accept(accept_lost_history, accept_changed_config)
-    return runs.resume(out, quiet=quiet, accept=accept, inside=InProcess(rows, reward, callbacks))
+    inside = InProcess(rows, reward, callbacks)
+    if steps is None:
+        return runs.resume(out, quiet=quiet, accept=accept, inside=inside)
+    with extension.restored_on_mistake(out):
+        extension.extend(out, steps)
+        return runs.resume(out, quiet=quiet, accept=accept, inside=inside)
 
 
 def evaluate(

@@ -110,11 +110,16 @@ def test_memory_must_be_given_again_to_resume(tmp_path, repeatable, weights):
             reward=half_right,
             quiet=True,
         )
+    files = [stopped / name for name in ("config.json", "run.json")]
+    before = [path.read_bytes() for path in files]
     with pytest.raises(UserError, match=r"rows in memory.*pivot\.resume\(RUN, data=ROWS\)"):
         pivot.resume(stopped, steps=2, reward=half_right, quiet=True)
+    with pytest.raises(UserError, match="has changed since"):
+        pivot.resume(stopped, steps=2, data=rows()[:-1], reward=half_right, quiet=True)
+    assert [path.read_bytes() for path in files] == before, "a mistake leaves the number of steps as it was"
     with pytest.raises(UserError, match=r"the Python function half_right.*pass the function again"):
         resume_run(stopped, quiet=True)
-    pivot.resume(stopped, data=rows(), reward=half_right, quiet=True)
+    pivot.resume(stopped, steps=2, data=rows(), reward=half_right, quiet=True)
     assert repeatable(stopped) == repeatable(whole), "resuming equals never having stopped"
     first, second = weights(stopped), weights(whole)
     assert all((first[name] == second[name]).all() for name in first)

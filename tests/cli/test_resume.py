@@ -1,6 +1,7 @@
 """`pivot train --resume`: contradicting options are refused, and a run can be extended, finished or not."""
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -100,6 +101,15 @@ def test_a_finished_run_is_extended(finished, tmp_path, small_config, repeatable
     assert after["before"] == old["before"]
     card = (finished / "checkpoints" / "step-4" / "model" / "README.md").read_text()
     assert "4 of 4 steps" in card
+
+
+def test_an_extension_that_is_refused_changes_nothing(finished, tmp_path, capsys):
+    run = shutil.copytree(finished, tmp_path / "run")
+    (run / "metrics.jsonl").write_text((run / "metrics.jsonl").read_text().partition("\n")[2])
+    before = {name: (run / name).read_bytes() for name in ("config.json", "run.json", "eval/scores.json")}
+    assert main(["train", "--resume", str(run), "--steps", "9", "--quiet", "--no-report"]) == 2
+    assert "--accept-lost-history" in capsys.readouterr().err
+    assert {name: (run / name).read_bytes() for name in before} == before
 
 
 def test_a_stopped_run_is_extended_from_python(tmp_path, small_config, repeatable):

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import argparse
 import json
+from contextlib import nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pivot.cli import cluster, early, options
 from pivot.errors import UserError
 from pivot.models.naming import resolve_model
 from pivot.plugins import check_file
 from pivot.runs.folder import has_progress, read_status, require_run
+
+if TYPE_CHECKING:
+    from pivot.config import Config
+    from pivot.runs.run import RunResult
 
 IMPORTS = ("pivot.cli.configuring", "pivot.runs.run")
 """What `run` needs, imported while Ctrl-C has nothing to save."""
@@ -75,42 +81,51 @@ def run(args: argparse.Namespace) -> int:
         print(describe())
         return 0
     from pivot.cli import configuring
-    from pivot.runs import run as run_module
+    from pivot.runs.extension import restored_on_mistake
     from pivot.runs.stopping import STOPPED
 
     if args.reward is not None:
         args.settings.insert(0, f"reward.functions={json.dumps(args.reward)}")
+    config = None
     if args.resume is not None:
         if args.out or args.plugins:
             raise UserError(
                 "--resume continues in the run's own folder with its own plugins; leave out --out and --plugin"
             )
-        out, resuming = args.resume, True
+        out = args.resume
     else:
         config = configuring.from_arguments(args, needs_data=True)
         out = args.out or Path("runs") / f"{config.recipe}-{config.method.name}-{config.train.seed}"
-        resuming = args.keep_going and has_progress(out)
-    uses_verl = cluster.is_asked(args, out if resuming else None)
-    if resuming:
-        _agree(out, args)
-    if resuming and read_status(out).get("status") == "finished":
-        print(f"{out} is finished.")
-        _show_end(out, report=not args.no_report)
+        if args.keep_going and has_progress(out):
+            config = None
+    with restored_on_mistake(out) if config is None else nullcontext():
+        result = _go(args, out, config)
+    if result is None:
         return 0
-    accept = run_module.Accept(args.accept_lost_history, args.accept_changed_config)
-    if uses_verl:
-        result = cluster.run(args, out, None if resuming else config, accept)
-        if result is None:
-            return 0
-    elif resuming:
-        result = run_module.resume(out, quiet=args.quiet, accept=accept)
-    else:
-        result = run_module.train(config, out, engine=args.engine, quiet=args.quiet)
     if not result.finished:
         print(f"stopped after step {result.steps}; continue with: pivot train --resume {out}")
         return STOPPED
     _show_end(out, report=not args.no_report)
     return 0
+
+
+def _go(args: argparse.Namespace, out: Path, config: Config | None) -> RunResult | None:
+    """Train, or resume where there is no configuration to begin with; None if nothing was left to do."""
+    from pivot.runs import run as run_module
+
+    uses_verl = cluster.is_asked(args, out if config is None else None)
+    if config is None:
+        _agree(out, args)
+        if read_status(out).get("status") == "finished":
+            print(f"{out} is finished.")
+            _show_end(out, report=not args.no_report)
+            return None
+    accept = run_module.Accept(args.accept_lost_history, args.accept_changed_config)
+    if uses_verl:
+        return cluster.run(args, out, config, accept)
+    if config is None:
+        return run_module.resume(out, quiet=args.quiet, accept=accept)
+    return run_module.train(config, out, engine=args.engine, quiet=args.quiet)
 
 
 def _agree(out: Path, args: argparse.Namespace) -> None:

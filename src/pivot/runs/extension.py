@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,13 @@ from pivot.checkpoint_reader import read_config
 from pivot.config import Config, from_dict, overlay
 from pivot.config.describe import spell
 from pivot.config.schema import all_fields
-from pivot.durable import write_json
+from pivot.durable import write_bytes, write_json
 from pivot.errors import UserError
 from pivot.runs.folder import RunFolder, require_run
 
 STEPS = "train.steps"
+CHANGED = ("run.json", "eval/scores.json", "config.json")
+"""Files that a new number of steps changes."""
 
 
 def stored_config(out: Path) -> Config:
@@ -70,6 +73,33 @@ def extend(out: Path, steps: int) -> Config:
         _rename_after(out / "eval" / "scores.json", f"step-{config.train.steps}")
         folder.extend(extended.train.steps)
     return extended
+
+
+@contextmanager
+def restored_on_mistake(out: Path) -> Iterator[None]:
+    """Put a run's folder back as it was before `extend` if a user's mistake ends the block before another step.
+
+    Example:
+        with restored_on_mistake(out):
+            extend(out, 200)
+            resume(out)
+    """
+    before = {path: path.read_bytes() for name in CHANGED if (path := out / name).exists()}
+    recorded = _size(out / "metrics.jsonl")
+    try:
+        yield
+    except UserError:
+        config = out / "config.json"
+        extended = config in before and config.read_bytes() != before[config]
+        if extended and _size(out / "metrics.jsonl") <= recorded:
+            with RunFolder.open(out):
+                for path, content in before.items():
+                    write_bytes(path, content)
+        raise
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
 
 
 def _rename_after(path: Path, when: str) -> None:

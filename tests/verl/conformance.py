@@ -48,16 +48,20 @@ SETTINGS = [
 
 
 class LengthJudge:
-    """Right where the number of tokens is even: every group has both, so that every term of a loss is reached."""
+    """Right where the number of tokens is even: every group has both, so that every term of a loss is reached.
+
+    Args:
+        flat: prompts all of whose responses are wrong, so that stored groups take their places.
+    """
+
+    def __init__(self, flat=()) -> None:
+        self.flat = set(flat)
 
     def judge(self, prompts, responses):
+        right = [len(t) % 2 == 0 and p.id not in self.flat for p, t in zip(prompts, responses, strict=True)]
         return [
-            Reward(
-                float(len(text) % 2 == 0),
-                float("boxed" in text),
-                "correct" if len(text) % 2 == 0 else "wrong",
-            )
-            for text in responses
+            Reward(float(is_right), float("boxed" in text), "correct" if is_right else "wrong")
+            for is_right, text in zip(right, responses, strict=True)
         ]
 
     def close(self): ...
@@ -87,6 +91,13 @@ class Recording(LocalEngine):
         return found
 
 
+class Repeating(LocalEngine):
+    """The local engine on responses that another one drew."""
+
+    def sample(self, prompts, request, meanwhile=()):
+        return [[_copy(r) for r in drawn[request.key[1], prompt.prompt.id]] for prompt in prompts]
+
+
 drawn: dict[tuple, list[Response]] = {}
 
 
@@ -112,17 +123,18 @@ VARIANTS = {
 def config_for(case: str):
     method, _, variant = case.partition("@")
     warmer = ["rollout.temperature=1.3"] if method == WARMER else []
-    model = [setting.format(untied=untied[0]) for setting in VARIANTS[variant]]
+    model = [setting.format(untied="".join(untied)) for setting in VARIANTS[variant]]
     config = replace(recipes.get("tiny"), method=preset(method))
     return apply_settings(config, [*settings_for(config.method, SETTINGS), *warmer, *model])
 
 
 untied: list[str] = []
-"""Its folder."""
+"""Its folder, once it is known."""
 
 
 def trainer_of(config, engine, prompts):
-    return build.build_trainer(config, engine, prompts, LengthJudge(), PhaseClock())
+    flat = list(prompts)[::3] if config.method.stored else ()
+    return build.build_trainer(config, engine, prompts, LengthJudge(flat), PhaseClock())
 
 
 def ranks_engine(config, rank: Rank) -> RanksEngine:
@@ -142,17 +154,20 @@ def compare(one, other, found: dict[str, float]) -> None:
         found[name] = max(found[name], float(apart.max()) if a.numel() else 0.0)
 
     assert [g.prompt.id for g in one.groups] == [g.prompt.id for g in other.groups]
-    for name in ("clean_logprobs_BT", "entropy_BT", "corrupted_logprobs_BT", "similarity_BT",
+    for name in ("clean_logprobs_BT", "old_logprobs_BT", "entropy_BT", "corrupted_logprobs_BT", "similarity_BT",
                  "reference_logprobs_BT", "anchor_logprob_B", "advantage_BT", "policy_mask_BT"):  # fmt: skip
         note(name, getattr(one.batch, name), getattr(other.batch, name))
     for name in ("support_BT", "utility_BT"):
         note(name, getattr(one.diagnostics, name), getattr(other.diagnostics, name))
     note("dependency", one.anchors.dependency, other.anchors.dependency)
-    note("grad_norm", one.update.grad_norms, other.update.grad_norms)
+    norms, others = one.update.grad_norms, other.update.grad_norms
+    note("grad_norm", norms[:1], others[:1])
+    note("later_grad_norm", norms[1:], others[1:])
     for name, value in one.update.terms.items():
         note(f"loss/{name}", value, other.update.terms[name])
     found["replayed"] += sum(g.replayed for g in one.groups)
     found["anchors"] += sum(g.anchor is not None for g in other.groups)
+    found["stored"] += other.num_stored or 0
 
 
 def whole_weights(rank: Rank):
@@ -177,11 +192,31 @@ def run(case: str, rank: Rank) -> dict[str, float]:
     one = trainer_of(config, local, prompts)
     other = trainer_of(config, ranks_engine(config, rank), prompts)
     found: dict[str, float] = defaultdict(float)
+    exact = exact_trainer(config, prompts) if config.model.dtype == "bfloat16" else None
     for _ in range(STEPS):
         set_weights(rank, dict(local.policy.model.named_parameters()))
-        compare(one.step(), other.step(), found)
+        if exact is not None:
+            exact.engine.policy.model.load_state_dict(local.policy.model.state_dict())
+        steps = one.step(), other.step()
+        compare(*steps, found)
         found["weights"] = max(found["weights"], weights_apart(local.policy, rank))
+        if exact is not None:
+            compare_with_exact(exact.step(), steps, found)
     return dict(found)
+
+
+def exact_trainer(config, prompts):
+    """The local engine in float32."""
+    return trainer_of(config, Repeating.open(apply_settings(config, ["model.dtype=float32"])), prompts)
+
+
+def compare_with_exact(exact, steps, found: dict[str, float]) -> None:
+    """How far the gradient norms of both engines are from float32's, by update."""
+    for name, step in zip(("local", "ranks"), steps, strict=True):
+        norms = zip(("first", "second"), exact.update.grad_norms, step.update.grad_norms, strict=True)
+        for update, expected, norm in norms:
+            key = f"float32/{name}_{update}_norm"
+            found[key] = max(found[key], abs(norm - expected))
 
 
 def without_image(prompt):

@@ -74,13 +74,13 @@ def composed(config, *extra: str):
         return hydra_compose("ppo_trainer", overrides=[*launch.command[3:], *extra])
 
 
-def build_engine(config):
+def build_engine(config, *extra: str):
     """verl's own FSDP2 engine as its worker makes it, from the settings that a run is started with."""
     import verl  # noqa: F401 - loads the plug-in
     from verl.utils.config import omega_conf_to_dataclass
     from verl.workers.engine import EngineRegistry
 
-    found = composed(config).actor_rollout_ref
+    found = composed(config, *extra).actor_rollout_ref
     actor = omega_conf_to_dataclass(found.actor)
     torch.manual_seed(actor.engine.seed)
     engine = EngineRegistry.new(
@@ -95,9 +95,10 @@ def build_engine(config):
     return engine
 
 
-def build_rank(config) -> Rank:
+def build_rank(config, *extra: str) -> Rank:
+    """`extra` are settings of verl."""
     tokenizer_only = load_tokenizer_only(Path(resolve_model(config.model.path)))
-    engine = build_engine(config)
+    engine = build_engine(config, *extra)
     frozen = build_engine(config) if config.method.needs_reference and not config.model.lora_rank else None
     return Rank.build(config, tokenizer_only, engine, frozen)
 

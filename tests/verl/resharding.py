@@ -1,7 +1,7 @@
 """Training that is saved by two ranks and continued by another number of them; writes what it saw as JSON.
 
-`python resharding.py RANK SIZE MEETING FOLDER OUT`: one process per rank, without Ray. If FOLDER holds no checkpoint,
-SAVED steps are taken and saved there first.
+`python resharding.py RANK SIZE MEETING FOLDER OUT CASE [SETTING...]`: one process per rank, without Ray. If FOLDER
+holds no checkpoint, SAVED steps are taken and saved there first. A case is one of conformance.py, a setting is verl's.
 """
 
 import dataclasses
@@ -39,7 +39,7 @@ class Replica:
         return NativeSampler(self.policy).sample(prompts, request)
 
     def wake(self, version):
-        self.policy.model.load_state_dict(whole(self.rank.policy.model.state_dict()))
+        self.policy.model.load_state_dict(dict(self.rank.weights()))
         self.policy.forget_features()
 
     def sleep(self): ...
@@ -53,7 +53,7 @@ def fingerprint(rank) -> dict[str, list[float]]:
     """Two sums over every weight and everything that Adam keeps of it, in double precision."""
     found = {}
     for name, weight in rank.policy.model.named_parameters():
-        kept = {"weight": weight.detach(), **rank.engine.optimizer.state[weight]}
+        kept = {"weight": weight.detach(), **rank.engine.optimizer.state.get(weight, {})}
         for key, value in whole(kept).items():
             flat = value.double().flatten()
             found[f"{key} of {name}"] = [float(flat.sum()), float((flat * torch.arange(len(flat))).sum())]
@@ -77,10 +77,10 @@ def state_of(trainer, rank) -> dict:
     }
 
 
-def main(number: str, size: str, meeting: str, folder: str, out: str) -> None:
+def main(number: str, size: str, meeting: str, folder: str, out: str, case: str, *extra: str) -> None:
     start_group(int(number), int(size), Path(meeting))
-    config = config_for("pivot")
-    rank, checkpoint = build_rank(config), Path(folder)
+    config = config_for(case)
+    rank, checkpoint = build_rank(config, *extra), Path(folder)
     engine = RanksEngine("verl", config, rank.tokenizer_only.encoder, LocalRanks(rank), Replica(rank))
     prompts = training_prompts(config).by_id
     trainer = build.build_trainer(config, engine, prompts, LengthJudge(), PhaseClock())
@@ -92,7 +92,7 @@ def main(number: str, size: str, meeting: str, folder: str, out: str) -> None:
         # All processes are drivers here; one writes what belongs to a driver.
         saving = save_state(trainer, checkpoint) if number == "0" else engine.save(checkpoint)
         saving.wait()
-    seen = {"state": state_of(trainer, rank), "rows": []}
+    seen = {"state": state_of(trainer, rank), "rows": [], "offloads": rank.engine._is_offload_optimizer}
     while trainer.finished_steps < LAST:
         outcome = trainer.step()
         seen["rows"].append(step_metrics(outcome, trainer.method, trainer.sources.buffer))

@@ -22,23 +22,26 @@ SHARES = {"pgpo": 5e-5}
 WEIGHTS = 2e-4
 """The learning rate: where a gradient is all rounding, Adam's step may go either way."""
 CLOSE_IN_BF16 = {"*": 0.1, "weights": 4e-3, "loss/ratio_max": 0.5, "support_BT": 0.3, "utility_BT": 0.3}
-CLOSE_IN_BF16 |= {"grad_norm": 0.2}
+CLOSE_IN_BF16 |= {"grad_norm": 0.02, "later_grad_norm": 0.2}
+CLOSE_IN_BF16 |= {f"float32/{engine}_first_norm": 0.02 for engine in ("local", "ranks")}
+CLOSE_IN_BF16 |= {f"float32/{engine}_second_norm": 0.3 for engine in ("local", "ranks")}
 CLOSE_IN_BF16 |= {f"loss/{name}_tokens": 3.0 for name in ("clip_low", "clip_high", "dual_clip")}
 """Logits of 8 to 16 have steps of 1/16. The local engine also adds up its gradients in bfloat16, FSDP2 in float32.
-Single tokens are clipped by one and not by the other. Seen of gradient norms: 0.13 (`grpo`, two ranks)."""
-COUNTS = ("replayed", "anchors")
-LIKE_OTHERS = ("sapo", "rloo", "grpo-replay")
-"""Methods whose way through the engines is that of another one."""
+Single tokens are clipped by one and not by the other. A step's first
+gradients are at the same weights: their norms are at most 0.01 apart, and 0.012 from the same step in float32. The
+second ones are at the weights that the first update left, where Adam probably makes whole steps of gradients that are
+rounding: seen are 0.13 between the engines, 0.21 (local) and 0.12 (ranks) to float32."""
+COUNTS = ("replayed", "anchors", "stored")
 CASES = {
     1: ("grpo", "vaa", "pivot"),
     2: (
         "pivot",
-        *(f"{method}@untied" for method in PRESETS if method not in LIKE_OTHERS),
+        *(f"{method}@untied" for method in PRESETS),
         *(f"{method}@{variant}" for variant in ("bf16", "lora") for method in ("pivot", "grpo")),
         "pivot@frozen",
     ),
 }
-"""By the number of ranks, methods and variants of the model: nearly all of them where it is harder.
+"""By the number of ranks, methods and variants of the model: all of them where it is harder.
 
 The tiny model's head is tied to its embeddings, as 3B's; 7B and 32B have heads of their own. `bf16` is untied too and
 checkpoints gradients, as the recipes do.
@@ -86,6 +89,7 @@ def test_one_row_equal_lengths_and_no_image_do_not_crash(differences):
 def test_every_preset_gives_the_local_engines_numbers(differences):
     for case in _cases(differences):
         found, close = differences[case], CLOSE_IN_BF16 if case.endswith("@bf16") else {}
+        assert ("float32/ranks_first_norm" in found) == case.endswith("@bf16")
         compared = {name: v for name, v in found.items() if name not in (*COUNTS, "weights")}
         allowed = {**QUOTIENTS, "advantage_BT": SHARES.get(case.partition("@")[0], CLOSE)}
         apart = {
@@ -94,7 +98,14 @@ def test_every_preset_gives_the_local_engines_numbers(differences):
             if not v <= close.get(name, close.get("*", allowed.get(name, CLOSE)))
         }
         assert not apart, f"{case}: {apart}"
-        assert {"clean_logprobs_BT", "entropy_BT", "advantage_BT", "loss/total", "grad_norm"} <= found.keys()
+        assert {
+            "clean_logprobs_BT",
+            "entropy_BT",
+            "advantage_BT",
+            "loss/total",
+            "grad_norm",
+            "later_grad_norm",
+        } <= found.keys()
         assert found["weights"] <= close.get("weights", WEIGHTS), case
 
 
@@ -102,7 +113,8 @@ def test_the_rows_reach_every_part(differences):
     """Replay, anchors, support, dependency and reference: a part that is never reached would prove nothing."""
     for case in _cases(differences):
         found, switches = differences[case], PRESETS[case.partition("@")[0]]
-        assert bool(found["replayed"]) == (switches.replay is not None) or switches.stored, case
+        assert bool(found["replayed"]) == (switches.replay is not None or switches.stored is not None), case
+        assert bool(found["stored"]) == (switches.stored is not None), case
         assert bool(found["anchors"]) == switches.needs_anchors, case
         assert ("corrupted_logprobs_BT" in found) == switches.needs_corrupted, case
         assert ("similarity_BT" in found) == switches.needs_similarity, case

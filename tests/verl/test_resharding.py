@@ -16,13 +16,21 @@ CLOSE = 1e-5
 """The tolerance of test_conformance.py."""
 
 
-def start(folder: Path, size: int) -> list[subprocess.Popen]:
+CASES = {
+    "plain": ["pivot"],
+    "adapters": ["pivot@lora"],
+    "offloaded": ["pivot", "actor_rollout_ref.actor.fsdp_config.optimizer_offload=true"],
+}
+"""A case of conformance.py and settings of verl, by name."""
+
+
+def start(folder: Path, size: int, case: list[str]) -> list[subprocess.Popen]:
     command = [sys.executable, "-W", "ignore", str(HERE / "resharding.py")]
     shared = [str(size), str(folder / f"meeting-{size}"), str(folder / "saved"), str(folder / f"{size}.json")]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return [
         subprocess.Popen(
-            [*command, str(rank), *shared],
+            [*command, str(rank), *shared, *case],
             env=environment,
             stdout=(folder / f"{size}-{rank}.log").open("wb"),
             stderr=subprocess.STDOUT,
@@ -31,12 +39,12 @@ def start(folder: Path, size: int) -> list[subprocess.Popen]:
     ]
 
 
-@pytest.fixture(scope="module")
-def seen(tmp_path_factory):
+@pytest.fixture(scope="module", params=CASES)
+def seen(request, tmp_path_factory):
     """What each number of ranks saw, by that number."""
     folder = tmp_path_factory.mktemp("resharding")
     for sizes in ((2,), (1, 3)):
-        processes = [process for size in sizes for process in start(folder, size)]
+        processes = [process for size in sizes for process in start(folder, size, CASES[request.param])]
         try:
             codes = [process.wait(timeout=1200) for process in processes]
         finally:
@@ -44,7 +52,11 @@ def seen(tmp_path_factory):
                 process.kill()
         said = "".join((folder / f"{size}-0.log").read_text()[-2000:] for size in sizes)
         assert not any(codes), said
-    return folder, {size: json.loads((folder / f"{size}.json").read_text()) for size in (1, 2, 3)}
+    found = {size: json.loads((folder / f"{size}.json").read_text()) for size in (1, 2, 3)}
+    assert all(one["offloads"] == (request.param == "offloaded") for one in found.values())
+    kept = [name for name in found[2]["state"]["numbers"] if name.startswith("exp_avg of ")]
+    assert all(".lora_" in name for name in kept) == (request.param == "adapters")
+    return folder, found
 
 
 @pytest.mark.parametrize("size", [1, 3])

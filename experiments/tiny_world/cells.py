@@ -69,7 +69,8 @@ def _values(config: Config) -> dict[str, Any]:
     return {info.path: info.value for info in all_fields(config)}
 
 
-def _plan_defaults(settings: tuple[str, ...]) -> dict[str, Any]:
+@cache
+def _plan_defaults(settings: tuple[str, ...]) -> Mapping[str, Any]:
     """The defaults with those that have changed since the plan was written, as nested mappings."""
     defaults = to_dict(_DEFAULTS)
     hints = {info.path: info.hint for info in all_fields(_DEFAULTS)}

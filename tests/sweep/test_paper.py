@@ -182,6 +182,7 @@ def shared_out(tmp_path_factory):
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("paper-plans")
 @pytest.mark.parametrize("path", PLANS, ids=lambda path: path.stem)
 def test_a_plan_runs_at_toy_scale(path, shared_out, commands, capsys):
     plan = load_plan(path)

@@ -253,40 +253,55 @@ def test_more_benchmarks_are_evaluated_without_the_old_ones(plan_file, tmp_path,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_a_sweep_in_processes_of_its_own_is_killed_and_continues(plan_file, tmp_path, number):
-    """The whole command line, killed in the middle of training, and the table of the real scores."""
+def test_a_sweep_in_processes_of_its_own_is_killed_twice_and_continues(plan_file, tmp_path, capsys):
+    """The whole command line, stopped and then killed in the middle of training, and the table of the real scores."""
     out = tmp_path / "out"
-    words = [sys.executable, "-P", "-m", "pivot", "sweep", str(plan_file), "--out", str(out), *TOY]
-    words += ["--benchmarks", "tiny-test", "--only", "Base", "--only", "DAPO", "--set", "train.steps=10"]
-    sweep = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    wait_until(lambda: list(out.glob("dapo-*/metrics.jsonl")) or sweep.poll() is not None)
-    os.kill(sweep.pid, number)
-    said, _ = sweep.communicate(timeout=240)
-    (run,) = out.glob("dapo-*")
-    if number == signal.SIGTERM:
-        assert sweep.returncode == 3, said
-        assert "stopped; the same command continues" in said
-    # Killed with -9 it leaves a child behind, which saves its step and ends.
-    wait_until(lambda: json.loads((run / "run.json").read_text())["status"] == "stopped")
-    base = out / next(out.glob("base-*")).name / "eval" / "scores.json"
-    before = base.stat().st_mtime_ns
+    words = ["sweep", str(plan_file), "--out", str(out), *TOY, "--benchmarks", "tiny-test", "--only", "Base"]
+    words += ["--only", "DAPO", "--set", "train.steps=16"]
+    command = [sys.executable, "-P", "-m", "pivot", *words]
 
-    again = subprocess.run(words, capture_output=True, text=True, timeout=300)
+    def steps():
+        return [
+            json.loads(line)["step"]
+            for path in out.glob("dapo-*/metrics.jsonl")
+            for line in path.read_text().splitlines()
+        ]
+
+    def kill_after_a_step(number):
+        before = len(steps())
+        sweep = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        wait_until(lambda: len(steps()) > before or sweep.poll() is not None)
+        os.kill(sweep.pid, number)
+        said, _ = sweep.communicate(timeout=240)
+        (run,) = out.glob("dapo-*")
+        # Killed with -9 it leaves a child behind, which saves its step and ends.
+        wait_until(lambda: json.loads((run / "run.json").read_text())["status"] == "stopped")
+        assert before < len(steps()) < 16, "it was in the middle"
+        return run, sweep.returncode, said
+
+    _, code, said = kill_after_a_step(signal.SIGTERM)
+    assert code == 3, said
+    assert "stopped; the same command continues" in said
+    base = out / next(out.glob("base-*")).name / "eval" / "scores.json"
+    evaluated = base.stat().st_mtime_ns
+    run, code, said = kill_after_a_step(signal.SIGKILL)
+    assert code == -signal.SIGKILL
+    assert "DAPO, seed 0: resuming" in said
+
+    again = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert again.returncode == 0, again.stderr
     assert "DAPO, seed 0: resuming" in again.stdout
-    assert base.stat().st_mtime_ns == before, "the base model is not evaluated twice"
-    steps = [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()]
-    assert steps == list(range(1, 11))
+    assert base.stat().st_mtime_ns == evaluated, "the base model is not evaluated twice"
+    assert steps() == list(range(1, 17))
     rows = rows_of(out / "results" / "toy" / "toy.csv")
     for label, folder in {"Base": base.parent, "DAPO": run / "eval"}.items():
         entries = json.loads((folder / "scores.json").read_text())["evaluations"]
-        (entry,) = [e for e in entries if e["name"] == "tiny-test" and e["when"] in (None, "step-10")]
+        (entry,) = [e for e in entries if e["name"] == "tiny-test" and e["when"] in (None, "step-16")]
         assert (entry["prompts"], entry["samples"], entry["limit"]) == (4, 2, 4)
         assert float(rows[label]["tiny-test"]) == pytest.approx(100 * entry["accuracy"])
 
-    third = subprocess.run(words, capture_output=True, text=True, timeout=300)
-    assert third.returncode == 0
-    assert "training" not in third.stdout
-    assert "evaluating" not in third.stdout
-    assert third.stdout.count(": finished") == 2
+    assert main(words) == 0
+    shown = capsys.readouterr().out
+    assert "training" not in shown
+    assert "evaluating" not in shown
+    assert shown.count(": finished") == 2

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from experiments.tiny_world.cells import cell_name, identity
+from experiments.tiny_world.cells import identity, result_path
 from experiments.tiny_world.plan import OVERHEAD
 from pivot.seeding import stable_seed
 
@@ -78,7 +78,7 @@ def write_results():
         for cell in plan.cells():
             if not skip(cell):
                 found = synthetic(plan, cell, accuracy(cell))
-                (folder / f"{cell_name(plan, cell)}.json").write_text(json.dumps(found))
+                result_path(plan, cell, folder).write_text(json.dumps(found))
         return folder
 
     return write

@@ -23,14 +23,29 @@ def make_trainer():
 
 @pytest.fixture(scope="session")
 def prime():
-    """Fill a trainer's buffer by two rollouts without an update, so that its next step replays with anchors."""
+    """Fill a trainer's buffer by two rollouts without an update, so that its next step replays with anchors.
+
+    They are sampled once for all trainers that sample alike: the weights are those of the tiny model.
+    """
+    sampled = {}
+
+    def rollout(trainer):
+        selection = Selection(trainer.sources, 0, Quotas(6, 0))
+        drawn = selection.draw()
+        key = (
+            trainer.plan.sampling,
+            trainer.plan.responses,
+            trainer.plan.seed,
+            *(g.prompt.id for g in drawn),
+        )
+        if key not in sampled:
+            sampled[key] = trainer._sample(drawn, selection)
+            trainer._reward(sampled[key])
+        return sampled[key]
 
     def fill(trainer):
         for _ in range(2):
-            selection = Selection(trainer.sources, 0, Quotas(6, 0))
-            groups = trainer._sample(selection.draw(), selection)
-            trainer._reward(groups)
-            trainer._record(groups, 0)
+            trainer._record(rollout(trainer), 0)
         trainer.engine.policy.forget_features()
 
     return fill

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Any, Literal, get_args, get_origin
 
 import yaml
@@ -37,6 +38,7 @@ def coerce(value: Any, hint: Any, path: str) -> Any:
     return result
 
 
+@lru_cache(maxsize=4096)  # plans read the same settings for hundreds of runs
 def parse(text: str, hint: Any, path: str) -> Any:
     """The value in `--set path=text`. Text fields take it literally; other fields read it as YAML."""
     if is_optional(hint) and text in NULLS:

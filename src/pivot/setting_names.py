@@ -139,14 +139,14 @@ def paths_in(mapping: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _method_fields() -> dict[str, str]:
-    """The fields of every subclass of `Part`."""
+    """The fields of every subclass of `Part`; the docs of `Switches` count where a part has a switch as a field."""
     classes = [node for tree in _method_files() for node in tree.body if isinstance(node, ast.ClassDef)]
     parts, found = {"Part"}, dict[str, str]()
     while new := [c for c in classes if c.name not in parts and parts & {ast.unparse(b) for b in c.bases}]:
         parts |= {node.name for node in new}
         for node in new:
             found = {**_fields(node), **found}
-    return found
+    return found | _fields(next(node for node in classes if node.name == "Switches"))
 
 
 @cache

@@ -158,7 +158,12 @@ def test_an_unknown_method_names_the_nearest() -> None:
         ({"beta": -1.0}, r"beta must lie in \[0, inf\], got -1.0"),
         ({"future_discount": 1.5}, r"future_discount must lie in \[0, 1\]"),
         ({"future_window": 0}, r"future_window must lie in"),
-        ({"utility": "global"}, r"utility must be one of local, future, got 'global'"),
+        ({"utility": "global"}, r"utility must be one of none, local, future, got 'global'"),
+        ({"token_weights": "peppo"}, r"token_weights must be one of none, pepo, pgpo, got 'peppo'"),
+        (
+            {"token_weights": "pepo"},
+            r"token_weights cannot be 'pepo': the method has another visual part already",
+        ),
         ({"dual_clip": 0.9}, r"dual_clip must be above 1"),
         ({"corrupt_probability": 1.5}, r"corrupt_probability must lie in \[0, 1\]"),
         ({"support_floor": 1.0}, r"support_floor must lie in \[-inf, 0\]"),

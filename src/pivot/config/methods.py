@@ -10,8 +10,8 @@ from pivot.config.coerce import coerce, parse
 from pivot.config.schema import hints, method_fields
 from pivot.errors import UserError, nearest
 from pivot.method import PRESETS, Method, UnknownSetting, preset
-from pivot.method.method import KNOWN_PARTS, SWITCH_OF
 from pivot.method.presets import MODULES
+from pivot.method.settings import KNOWN_PARTS, switch_of
 from pivot.plugins import absolute, find_object
 from pivot.setting_names import check_method, unknown_setting
 
@@ -96,5 +96,5 @@ def _of_missing_part(error: UnknownSetting, path: str) -> str:
     part = next(part for part in KNOWN_PARTS if error.name in hints(part))
     return (
         f"Method {error.method.name} has no setting {path}.{error.name}, which belongs to a part that it lacks; "
-        f"the nearest it has is {path}.{SWITCH_OF[part]}."
+        f"the nearest it has is {path}.{switch_of(part)}."
     )

@@ -15,7 +15,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from pivot.method import Method
-from pivot.method.method import KNOWN_PARTS, Switches
+from pivot.method.settings import KNOWN_PARTS, Switches
 
 ONE_OR_MORE = str | tuple[str, ...]
 """The type of a field that holds a text or a list of them."""

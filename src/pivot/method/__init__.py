@@ -33,7 +33,7 @@ from pivot.method.calibration import (
     sequence_sum_gap,
 )
 from pivot.method.importance import Mismatch, sampler_mismatch, truncated_importance
-from pivot.method.method import ImageCorruption, Method, UnknownSetting
+from pivot.method.method import Method, UnknownSetting
 from pivot.method.noise import NoisyRollouts, noise_level
 from pivot.method.numerics import k3_divergence, on_valid, sequence_mean, token_mean, valid_logprobs
 from pivot.method.objective import count_totals, objective
@@ -70,6 +70,7 @@ from pivot.method.variants import (
     weigh_advantage,
 )
 from pivot.method.visual import (
+    ImageCorruption,
     VisualAllocation,
     VisualPart,
     detrend,

@@ -10,7 +10,7 @@ from typing import Any
 
 from pivot.method.advantage import GroupAdvantage
 from pivot.method.calibration import Calibration
-from pivot.method.method import ImageCorruption, Method
+from pivot.method.method import Method
 from pivot.method.noise import NoisyRollouts
 from pivot.method.pepo import PerceptionExploration
 from pivot.method.pgpo import PerceptionGrounding
@@ -26,7 +26,7 @@ from pivot.method.terms import (
     SupervisedTarget,
 )
 from pivot.method.variants import variants_of
-from pivot.method.visual import VisualAllocation
+from pivot.method.visual import ImageCorruption, VisualAllocation
 from pivot.method.vppo import TokenSelection
 
 DAPO = Method("dapo", "clip-higher, token mean, dynamic sampling; the base of all that follow")

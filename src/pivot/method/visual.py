@@ -164,6 +164,18 @@ def token_utility(
 
 
 @dataclass(frozen=True)
+class ImageCorruption(Part):
+    """How the corrupted image of Eq. 4 and 10 is made."""
+
+    bounds: ClassVar[Bounds] = {"corrupt_probability": (0, 1)}
+
+    corrupt_raw_image: bool = False
+    """Corrupt the original image, as PAPO does, instead of the ViT's own patches (App. D.1)."""
+    corrupt_probability: float = 0.6
+    """Share of patches that the `patch` intervention sets to black (App. C.2; VPPO's code: 0.5)."""
+
+
+@dataclass(frozen=True)
 class VisualPart(Part):
     """What an image changes about the advantages."""
 

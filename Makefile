@@ -74,6 +74,7 @@ bench: $(READY) $(TRL)/.ready
 	$(BIN)/python -m benchmarks.rollout
 	$(BIN)/python -m benchmarks.launches
 	$(BIN)/python -m benchmarks.limit
+	$(BIN)/python -m benchmarks.products
 	$(BIN)/python -m benchmarks.scaling
 	$(BIN)/python -m benchmarks.head
 	$(BIN)/python -m benchmarks.verifier

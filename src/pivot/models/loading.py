@@ -33,6 +33,7 @@ from pivot.models.family import find_family
 from pivot.models.model_config import BROKEN, check_memory, read_config
 from pivot.models.naming import resolve_model
 from pivot.models.policy import Policy
+from pivot.models.products import prepare_products
 from pivot.models.quantization import dequantized, is_quantized, quantize_projections
 from pivot.models.weights import check_stored_types, check_weights, stored_weights
 
@@ -68,6 +69,8 @@ def load_policy(name: str, options: ModelOptions | None = None) -> Policy:
         model, tokenizer, processor = _load_parts(path, name, options)
     prepare_forward(model)
     device = pick_device(options.device)
+    if device.type == "cpu":
+        prepare_products(model)
     prepare_for_training(model, options, device)
     model.to(device)
     policy = _assemble(model, tokenizer, processor, path, options)

@@ -19,6 +19,7 @@ from torch import Tensor
 from pivot.models.decoding import Continuation
 from pivot.models.family import EncodedPrompt
 from pivot.models.policy import Policy
+from pivot.models.products import product
 from pivot.sampling.base import SampleRequest
 from pivot.sampling.drawing import draw_tokens, uniform_stream
 from pivot.seeding import stable_seed
@@ -220,7 +221,7 @@ class Decoder:
         return tokens_N
 
     def _draw_rows(self, hidden_ND: Tensor, slot_N: Tensor, t_N: Tensor) -> Tensor:
-        logits_NV = (hidden_ND @ self.policy.head_weight_VD.T).float()
+        logits_NV = product(hidden_ND, self.policy.head_weight_VD).float()
         allowed_NV = logits_NV.index_fill(-1, self.banned, -torch.inf)
         if self.sampling.min_tokens:
             early_NV = allowed_NV.index_fill(-1, self.end_ids, -torch.inf)

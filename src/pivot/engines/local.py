@@ -35,7 +35,7 @@ from pivot.method import Batch, count_totals, objective
 from pivot.models.corruption import Corruptor
 from pivot.models.encoding import EncodedPrompt
 from pivot.models.loading import load_policy, save_policy
-from pivot.models.memory import within_memory
+from pivot.models.memory import release_free_memory, within_memory
 from pivot.models.policy import Policy, ResponseStatistics
 from pivot.models.rows import PromptWithResponses
 from pivot.models.weights import check_saved, find_nonfinite
@@ -44,6 +44,8 @@ from pivot.types import PreparedPrompt, Prompt, Response
 
 SMALL_MODEL = 5_000_000
 """Below this many weights one thread is faster than two."""
+LARGE_MODEL = 100_000_000
+"""From this many weights on, freed memory is worth returning to the machine after each phase."""
 ADAPTERS = "adapters.safetensors"
 OPTIMIZER = "optimizer.safetensors"
 
@@ -69,6 +71,7 @@ class LocalEngine:
         # On a GPU both would wait for the same device.
         on_cpu = policy.device.type == "cpu"
         self._overlaps = config.train.overlap and on_cpu and self.sampler.name == "native"
+        self._releases_memory = on_cpu and policy.num_parameters >= LARGE_MODEL
 
     @classmethod
     def open(cls, config: Config, checkpoint: Path | None = None) -> LocalEngine:
@@ -117,6 +120,7 @@ class LocalEngine:
             found = within_memory(
                 lambda: dict(self.sampler.sample(encoded, request)), lambda: False, "sampling.memory_share"
             )
+        self._release_memory()
         return [found[i] for i in range(len(prompts))]
 
     def evaluation_sampler(self) -> PolicySampler:
@@ -155,6 +159,7 @@ class LocalEngine:
             partial(self.packing.halve, units),
             "train.micro_batch_tokens",
         )
+        self._release_memory()
         norm = float(torch.nn.utils.clip_grad_norm_(self.optimizer.parameters, self._grad_clip))
         skipped = None
         if broken:
@@ -166,6 +171,7 @@ class LocalEngine:
             self._forget()
             self.sampler.weights_changed()
         self.optimizer.zero_grad()
+        self._release_memory()
         return Update(terms, norm, skipped)
 
     def _gradients(
@@ -193,6 +199,10 @@ class LocalEngine:
         found = self.policy.score(chosen, features, layout=micro.layout, with_entropy=exact)
         rows = batch.select(row_indices(units, micro))
         return rows.with_forward(found.logprobs_BT, found.entropy_BT)
+
+    def _release_memory(self) -> None:
+        if self._releases_memory:
+            release_free_memory()
 
     def nonfinite_weights(self) -> list[str]:
         return find_nonfinite(self.policy.model.named_parameters())

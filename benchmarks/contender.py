@@ -10,7 +10,7 @@ import sys
 
 import torch
 
-from benchmarks.cases import CASES
+from benchmarks.cases import CASES, Meter
 from benchmarks.turns import serve
 from benchmarks.world import make_trainer
 
@@ -31,6 +31,8 @@ def main() -> int:
     torch.set_num_threads(args.threads)
     trainer = make_trainer(args.method, args.case, f"train.threads={args.threads}", *args.settings)
 
+    meter = Meter(trainer.engine.policy.model)
+
     def step() -> dict[str, float]:
         trainer.clock.restart()
         outcome = trainer.step()
@@ -39,6 +41,7 @@ def main() -> int:
         responses = [r for group in outcome.selection.sampled for r in group.responses]
         return {
             **phases,
+            **meter.read(),
             "groups": len(kept),
             "sampled": len(outcome.selection.sampled),
             "replayed": sum(group.replayed for group in kept),

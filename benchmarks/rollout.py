@@ -137,7 +137,7 @@ def _turns(row: dict[str, str]) -> list[dict[str, object]]:
 def _policy():
     import torch
 
-    from benchmarks.world import NUM_PROMPTS
+    from benchmarks.cases import CASES
     from pivot import recipes
     from pivot.config import apply_settings
     from pivot.models.loading import load_policy
@@ -146,7 +146,9 @@ def _policy():
 
     torch.set_num_threads(1)
     policy = load_policy("tiny")
-    prompts = training_prompts(apply_settings(recipes.get("tiny"), [f"data.size={NUM_PROMPTS}"])).by_id
+    prompts = training_prompts(
+        apply_settings(recipes.get("tiny"), [f"data.size={CASES['fixed'].num_prompts}"])
+    ).by_id
     encoded = [policy.encoder.encode(prompt) for prompt in list(prompts.values())[:PROMPTS]]
     return policy, encoded, Sampling(max_tokens=TOKENS, min_tokens=TOKENS)
 

@@ -1,10 +1,13 @@
 """A whole training step against TRL's, on the same model, prompts, images and number and length of responses.
 
     python -m benchmarks.step [--case natural] [--rounds 7] [--threads 1] [--micro-batch 32 64]
+    python -m benchmarks.step --case slice --threads 2 --data train.parquet --tokenizer FOLDER
 
-16 prompts x 8 responses; `fixed`: 48 tokens each, `natural`: until the model ends its turn, 96 at most. TRL runs in
-`.venv-trl` (`make .venv-trl/.ready`), with as many micro-batch sizes as are given: the fastest of them counts. Every
-contender uses the same number of threads; this project scores nothing beside the rollout here.
+The tiny model, 16 prompts x 8 responses; `fixed`: 48 tokens each, `natural`: until the model ends its turn, 96 at most.
+A slice of Qwen2.5-VL-3B (benchmarks/slice.py), 4 prompts x 5 responses of 128 tokens, or 512 (`slice-512`): contenders
+run one after another, because two do not fit into 24 GB. TRL runs in `.venv-trl` (`make .venv-trl/.ready`), with as
+many micro-batch sizes as are given, of which the fastest counts. Every contender uses the same number of threads; this
+project scores nothing beside the rollout here.
 """
 
 from __future__ import annotations
@@ -12,11 +15,13 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks import contender
 from benchmarks.cases import CASES
-from benchmarks.turns import Contender, machine, middle, play, ratio
+from benchmarks.slice import slice_settings, write_slice
+from benchmarks.turns import Contender, Turn, machine, middle, play, play_apart, ratio
 from benchmarks.world import write_for_peer
 
 PEER = Path(".venv-trl/bin/python")
@@ -30,36 +35,46 @@ def main() -> int:
     parser.add_argument("--warmups", type=int, default=2)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--micro-batch", type=int, nargs="+", default=[32])
+    parser.add_argument("--data", default="tiny", help="of a slice: Geometry3K's train.parquet")
+    parser.add_argument("--tokenizer", help="of a slice: the folder of Qwen2.5's; default: the tiny model's")
     args = parser.parse_args()
     if not PEER.exists():
         print("TRL is not installed here: run `make .venv-trl/.ready` first.", file=sys.stderr)
         return 2
     print(f"{machine()}; case {args.case}, {args.threads} thread(s) each, {args.rounds} rounds")
+    apart = args.case.startswith("slice")
     with tempfile.TemporaryDirectory() as folder:
-        work = write_for_peer(Path(folder))
-        peers = [
-            Contender(f"trl/{size}", peer_command(work, args.case, size, args.threads), args.threads)
-            for size in args.micro_batch
-        ]
-        ours = [
-            Contender(
-                method,
-                contender.command(method, args.case, args.threads, "train.overlap=false"),
-                args.threads,
-            )
-            for method in args.methods
-        ]
-        turns = play([*peers, *ours], args.rounds, args.warmups)
+        settings = ["train.overlap=false"]
+        if apart:
+            print(f"{write_slice(Path(folder, 'model'), args.tokenizer) / 1e6:.0f}M weights", flush=True)
+            settings += slice_settings(Path(folder, "model"), args.data)
+        work = write_for_peer(Path(folder), args.case, settings)
+        commands = {f"trl/{n}": peer_command(work, args.case, n, args.threads) for n in args.micro_batch}
+        peers = list(commands)
+        commands |= {m: contender.command(m, args.case, args.threads, *settings) for m in args.methods}
+        contenders = [Contender(name, c, args.threads, begin=not apart) for name, c in commands.items()]
+        turns = (play_apart if apart else play)(contenders, args.rounds, args.warmups)
     for name, found in turns.items():
-        extra = f", {middle(found, 'tokens'):.0f} tokens sampled" if "tokens" in found[0] else ""
-        replayed = f", {middle(found, 'replayed'):.0f} groups replayed" if found[0].get("replayed") else ""
-        times = f"{middle(found, 'seconds'):6.2f} s a step, {middle(found, 'cpu_seconds'):6.2f} s of processor time"
-        print(f"{name:8} {times}, {middle(found, 'groups'):.0f} groups trained{extra}{replayed}")
-    peer = min((p.name for p in peers), key=lambda name: middle(turns[name], "seconds"))
+        print(f"{name:8} {describe(found)}")
+    peer = min(peers, key=lambda name: middle(turns[name], "seconds"))
     for method in args.methods:
         clock, cpu = ratio(turns, peer, method), ratio(turns, peer, method, "cpu_seconds")
         print(f"{peer} over {method}: {clock} on the clock, {cpu} of processor time")
     return 0
+
+
+def describe(found: Sequence[Turn]) -> str:
+    """The medians of a contender's turns."""
+    words = [
+        f"{middle(found, 'seconds'):6.2f} s a step",
+        f"{middle(found, 'cpu_seconds'):6.2f} s of processor time",
+    ]
+    words.append(f"{middle(found, 'groups'):.0f} groups trained")
+    phases = {key.removeprefix("time/"): middle(found, key) for key in found[0] if key.startswith("time/")}
+    words += [f"{name} {seconds:.2f} s" for name, seconds in phases.items() if seconds >= 0.005]
+    counts = {"tokens": "tokens sampled", "replayed": "groups replayed", "computed_tokens": "tokens computed"}
+    words += [f"{middle(found, key):.0f} {what}" for key, what in counts.items() if found[0].get(key)]
+    return ", ".join([*words, f"peak memory {middle(found, 'peak_gib'):.2f} GiB"])
 
 
 def peer_command(work: Path, case: str, micro_batch: int, threads: int) -> list[str]:

@@ -24,11 +24,15 @@ MARK = "TURN "
 class Contender:
     """A running process that answers each empty line with the JSON of one turn."""
 
-    def __init__(self, name: str, command: Sequence[str], threads: int) -> None:
-        self.name = name
-        environment = os.environ | {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE"}
+    def __init__(self, name: str, command: Sequence[str], threads: int, *, begin: bool = True) -> None:
+        self.name, self._command = name, list(command)
+        self._environment = os.environ | {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE"}
+        if begin:
+            self.begin()
+
+    def begin(self) -> None:
         self._process = subprocess.Popen(
-            list(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=self._environment
         )
         self._read()
 
@@ -76,6 +80,20 @@ def serve(work: Callable[[], Mapping[str, Any]]) -> None:
     stage = Stage()
     while stage.wait():
         stage.answer(**work())
+
+
+def play_apart(contenders: Iterable[Contender], rounds: int, warmups: int = 0) -> dict[str, list[Turn]]:
+    """The same where two contenders do not fit into memory: each begins again for its turn of a round."""
+    contenders = list(contenders)
+    turns: dict[str, list[Turn]] = {contender.name: [] for contender in contenders}
+    for number in range(rounds):
+        for contender in contenders:
+            contender.begin()
+            turn = [contender.turn() for _ in range(warmups + 1)][-1]
+            contender.close()
+            turns[contender.name].append(turn)
+            print(f"  round {number + 1}: {contender.name} {turn}", file=sys.stderr, flush=True)
+    return turns
 
 
 def play(contenders: Iterable[Contender], rounds: int, warmups: int = 2) -> dict[str, list[Turn]]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cases import CASES, PROMPTS, RESPONSES, parity
+from benchmarks.cases import CASES, every_other
 from pivot import recipes
 from pivot.config import apply_settings
 from pivot.config.methods import settings_for
@@ -24,15 +24,13 @@ from pivot.training.selection import Quotas, Selection
 from pivot.training.trainer import Trainer
 from pivot.types import Prompt, Reward
 
-NUM_PROMPTS = 64
-
 
 @dataclass(frozen=True)
 class Work:
-    """The size of a step's work; the defaults are those of the comparison with the peer."""
+    """The size of a step's work where it is not the case's own."""
 
-    prompts: int = PROMPTS
-    responses: int = RESPONSES
+    prompts: int | None = None
+    responses: int | None = None
     tokens: int | None = None
     """Of every response; None: as the case says."""
     image_side: int | None = None
@@ -43,28 +41,29 @@ class Work:
 
 def make_trainer(method: str, case: str, *settings: str, work: Work | None = None) -> Trainer:
     """A trainer on the shared work; its weights hardly move."""
-    work = work or Work()
-    max_tokens, min_tokens = CASES[case] if work.tokens is None else (work.tokens, work.tokens)
+    work, shape = work or Work(), CASES[case]
+    prompts, responses = work.prompts or shape.prompts, work.responses or shape.responses
+    min_tokens = shape.min_tokens if work.tokens is None else work.tokens
     config = apply_settings(
-        replace(recipes.get("tiny"), method=preset(method)),
+        replace(recipes.get(recipe_of(case)), method=preset(method)),
         [
-            f"train.prompts_per_step={work.prompts}", f"train.minibatch_prompts={work.prompts}", "train.lr=1e-7",
-            f"rollout.responses={work.responses}", f"rollout.max_tokens={max_tokens}",
-            "rollout.max_prompt_tokens=4096", f"data.size={NUM_PROMPTS}",
+            f"train.prompts_per_step={prompts}", f"train.minibatch_prompts={prompts}", "train.lr=1e-7",
+            f"rollout.responses={responses}", f"rollout.max_tokens={work.tokens or shape.max_tokens}",
+            f"rollout.top_p={shape.top_p}", "rollout.max_prompt_tokens=4096", f"data.size={shape.num_prompts}",
             *settings_for(preset(method), ["method.warmup_share=0"]), *settings,
         ],
     )  # fmt: skip
     if work.image_side:  # the tiny model's own limit would scale them down again
         config = apply_settings(config, [f"model.max_pixels={work.image_side**2}"])
-    judge = _ParityJudge() if case == "fixed" else build.build_judge(config)
+    judge = _EveryOther() if min_tokens else build.build_judge(config)
     policy = load_model(config)
     if work.vocabulary:
         policy.model.resize_token_embeddings(work.vocabulary, mean_resizing=False)
-    prompts = training_prompts(config).by_id
+    by_id = training_prompts(config).by_id
     if work.image_side:
-        prompts = {name: _enlarged(prompt, work.image_side) for name, prompt in prompts.items()}
+        by_id = {name: _enlarged(prompt, work.image_side) for name, prompt in by_id.items()}
     engine = LocalEngine(config, policy, load_model(config) if config.method.needs_reference else None)
-    trainer = build.build_trainer(config, engine, prompts, judge, PhaseClock())
+    trainer = build.build_trainer(config, engine, by_id, judge, PhaseClock())
     sampling = replace(trainer.plan.sampling, min_tokens=min_tokens)
     trainer.plan = replace(trainer.plan, sampling=sampling)
     if trainer.method.replay is not None:
@@ -92,9 +91,16 @@ def remember(trainer: Trainer) -> None:
     trainer.engine.policy.forget_features()
 
 
-def write_for_peer(folder: Path) -> Path:
+def recipe_of(case: str) -> str:
+    return "geo3k-3b" if case.startswith("slice") else "tiny"
+
+
+def write_for_peer(folder: Path, case: str = "fixed", settings: Sequence[str] = ()) -> Path:
     """The same prompts and images as files: rows of text and image, and where the model is."""
-    config = apply_settings(recipes.get("tiny"), [f"data.size={NUM_PROMPTS}"])
+    shape = CASES[case]
+    size = [f"data.size={shape.num_prompts}", f"train.prompts_per_step={shape.prompts}"]
+    size.append(f"train.minibatch_prompts={shape.prompts}")
+    config = apply_settings(recipes.get(recipe_of(case)), [*size, *settings])
     rows = []
     for index, prompt in enumerate(training_prompts(config).by_id.values()):
         path = folder / f"{index}.png"
@@ -102,7 +108,7 @@ def write_for_peer(folder: Path) -> Path:
         question = prompt.question.replace("<image>", "")
         rows.append({"system": SYSTEM, "user": user_text(question), "image": str(path)})
     work = folder / "work.json"
-    work.write_text(json.dumps({"model": resolve_model("tiny"), "rows": rows}))
+    work.write_text(json.dumps({"model": resolve_model(config.model.path), "rows": rows}))
     return work
 
 
@@ -121,11 +127,11 @@ def _enlarged(prompt: Prompt, side: int) -> Prompt:
     return replace(prompt, images=tuple(_Enlarged(image, side) for image in prompt.images))
 
 
-class _ParityJudge:
-    """`parity` in this process: judging is not what is measured here."""
+class _EveryOther:
+    """`every_other` in this process: judging is not what is measured here."""
 
     def judge(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> list[Reward]:
-        return [Reward(value, 1.0, "correct" if value else "wrong") for value in parity(responses)]
+        return [Reward(value, 1.0, "correct" if value else "wrong") for value in every_other(responses)]
 
     def close(self) -> None:
         pass

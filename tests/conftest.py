@@ -8,6 +8,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import json
 import shutil
+import signal
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,6 +17,11 @@ import torch
 from PIL import Image
 
 torch.set_num_threads(1)
+
+# What runs in the background of a shell or under nohup ignores these, and so would the runs that tests interrupt.
+for _number, _handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, _handler)
 
 SMALL = [
     "train.steps=3",

@@ -1,7 +1,6 @@
 """Products with large float32 weights on a CPU, where oneDNN is faster than torch's default library.
 
-On an AMD EPYC with the few rows of decoding it takes half the time, and a seventh less with thousands of rows
-(`python -m benchmarks.products`).
+Most of all with the few rows of decoding: `python -m benchmarks.products` compares both.
 """
 
 from __future__ import annotations

@@ -260,6 +260,8 @@ class TrainConfig:
     """Rows of a forward pass: `tree` shares prompts between responses, `repeated` has one row per response."""
     micro_batch_tokens: int = 16384
     """Most tokens in a forward and backward pass."""
+    kept_activations: float = 0.0
+    """GiB of activations that `model.gradient_checkpointing` keeps: faster, the same numbers (local engine only)."""
     max_bad_updates: int = 5
     """Stop the run after this many updates in a row with a non-finite reward, loss or gradient."""
     halve_on_oom: bool = True

@@ -48,6 +48,7 @@ AT_LEAST = {
     "train.weight_decay": 0,
     "train.seed": 0,
     "train.micro_batch_tokens": 1,
+    "train.kept_activations": 0,
     "train.max_bad_updates": 1,
     "train.threads": 1,
     "eval.every": 0,
@@ -133,6 +134,8 @@ def _model(config: Config) -> Iterator[str]:
         yield "model.attention=flash_attention_2 needs model.dtype=bfloat16."
     if model.quantize is not None and not model.lora_rank:
         yield "model.quantize freezes the weights that it quantizes; set model.lora_rank, e.g. to 64."
+    if config.train.kept_activations and not model.gradient_checkpointing:
+        yield "train.kept_activations has no effect without model.gradient_checkpointing=true, which keeps none."
     if model.min_pixels is not None and model.max_pixels is not None and model.min_pixels > model.max_pixels:
         yield f"model.min_pixels is {model.min_pixels}, but must be at most model.max_pixels ({model.max_pixels})."
 

@@ -180,9 +180,14 @@ def update_items(config: Config, model: Architecture) -> list[Item]:
         FEATURE_CACHE_BYTES,
         2 * config.train.prompts_per_step * shape.image_tokens * model.text.hidden * size,
     )
+    kept = round(config.train.kept_activations * 2**30)
+    most = shape.tokens * model.text.layers * model.text.activation_bytes(size)
+    if trains_vision(config):
+        most += patches * model.vision.layers * model.vision.activation_bytes(size, is_vision=True)
     recomputed = "recomputed layer by layer" if saved.gradient_checkpointing else "kept by all layers"
     return [
         Item("activations", text, "update", f"{shape.tokens:,} tokens per micro-batch, {recomputed}"),
+        Item("kept activations", min(kept, most), "update", "not recomputed (train.kept_activations)"),
         Item("vision activations", vision, "update", f"{shape.num_prompts} images, {patches:,} patches"),
         Item("backward", parts[largest], "update", f"of {largest}, with its attention mask or logits"),
         Item("head gradient", head, "update", f"vocabulary {model.vocabulary:,}, before it is added"),
@@ -222,24 +227,14 @@ def kept_bytes(stack: Stack, tokens: int, config: Config, *, is_vision: bool = F
     size = ITEM_BYTES[config.model.dtype]
     if config.model.gradient_checkpointing:
         return tokens * stack.layers * stack.hidden * size
-    return tokens * stack.layers * _layer_tensors(stack, size, is_vision)
+    return tokens * stack.layers * stack.activation_bytes(size, is_vision=is_vision)
 
 
 def layer_bytes(stack: Stack, tokens: int, config: Config, *, is_vision: bool = False) -> int:
     """What the backward of one layer needs: gradients of the MLP's products and, with checkpointing, its tensors."""
     size = ITEM_BYTES[config.model.dtype]
-    again = _layer_tensors(stack, size, is_vision) if config.model.gradient_checkpointing else 0
+    again = stack.activation_bytes(size, is_vision=is_vision) if config.model.gradient_checkpointing else 0
     return tokens * (again + 2 * stack.intermediate * size)
-
-
-def _layer_tensors(stack: Stack, size: int, is_vision: bool) -> int:
-    """Bytes per token that autograd keeps of a Llama-like layer.
-
-    In the model's dtype: inputs of the matrix products, q k v before and after rotation, the gated MLP. In float32:
-    tensors of the two norms. The vision tower rotates in float32.
-    """
-    width = 11 * stack.hidden if is_vision else 4 * stack.hidden + 2 * stack.query_width + 2 * stack.key_width
-    return size * (width + 4 * stack.intermediate) + 4 * 2 * stack.hidden
 
 
 def longest_row(config: Config) -> int:

@@ -32,6 +32,7 @@ from pivot.engines.settings import (
 from pivot.engines.tensor_file import load_tensors, save_tensors
 from pivot.errors import UserError
 from pivot.method import Batch, count_totals, objective
+from pivot.models.activations import ActivationBudget
 from pivot.models.corruption import Corruptor
 from pivot.models.encoding import EncodedPrompt
 from pivot.models.loading import load_policy, save_policy
@@ -60,6 +61,10 @@ class LocalEngine:
         self.encoder = policy.encoder
         self.corruptor = Corruptor(policy.encoder, corruption_of(config), config.train.seed)
         self.packing = packing_of(config, policy.family)
+        self.activations = None
+        if config.train.kept_activations:
+            kept = round(config.train.kept_activations * 2**30)
+            self.activations = ActivationBudget(policy.model, policy.family, kept)
         self.optimizer = build_optimizer(config, policy)
         self.scorer = Scorer(policy, self.corruptor, self.packing)
         self._reference = None if reference is None else Scorer(reference, self.corruptor, self.packing)
@@ -156,7 +161,7 @@ class LocalEngine:
         self.optimizer.set_lr(lr)
         terms, broken = within_memory(
             partial(self._gradients, units, batch),
-            partial(self.packing.halve, units),
+            partial(self._need_less, units),
             "train.micro_batch_tokens",
         )
         self._release_memory()
@@ -192,8 +197,16 @@ class LocalEngine:
             add_terms(terms, {"total": loss.detach(), **values})
         return dict(terms), list(dict.fromkeys(broken))
 
+    def _need_less(self, units: Sequence[PromptWithResponses]) -> bool:
+        """After running out of memory: recompute all activations, then halve the micro-batch."""
+        kept = self.activations
+        return (self.packing.may_halve and kept is not None and kept.give_up()) or self.packing.halve(units)
+
     def _forward(self, units: Sequence[PromptWithResponses], micro: MicroBatch, batch: Batch) -> Batch:
         chosen = select(units, micro)
+        if self.activations is not None:
+            encoded = [_encoded(unit.prompt) for unit in chosen]
+            self.activations.spend(self.packing.cost(units, micro.parts), self.policy.num_patches(encoded))
         features = self.policy.features([_encoded(unit.prompt) for unit in chosen])
         exact = self.method.needs_entropy
         found = self.policy.score(chosen, features, layout=micro.layout, with_entropy=exact)

@@ -43,7 +43,7 @@ class Packing:
         parts.sort(key=lambda part: (_longest(units[part.unit], part.responses), part.unit))
         batches: list[list[Part]] = []
         for part in parts:
-            if not batches or self._cost(units, [*batches[-1], part]) > self.micro_batch_tokens:
+            if not batches or self.cost(units, [*batches[-1], part]) > self.micro_batch_tokens:
                 batches.append([])
             batches[-1].append(part)
         return [MicroBatch(self.layout, tuple(batch)) for batch in batches]
@@ -54,7 +54,7 @@ class Packing:
         divisible = any(sum(len(part.responses) for part in batch.parts) > 1 for batch in plan)
         if not (self.may_halve and divisible):
             return False
-        largest = max(self._cost(units, batch.parts) for batch in plan)
+        largest = max(self.cost(units, batch.parts) for batch in plan)
         self.micro_batch_tokens = max(1, min(self.micro_batch_tokens, largest) // 2)
         return True
 
@@ -63,13 +63,13 @@ class Packing:
         parts: list[tuple[int, ...]] = [()]
         for i in range(len(unit.responses)):
             grown = (*parts[-1], i)
-            if parts[-1] and self._cost([unit], [Part(0, grown)]) > self.micro_batch_tokens:
+            if parts[-1] and self.cost([unit], [Part(0, grown)]) > self.micro_batch_tokens:
                 parts.append((i,))
             else:
                 parts[-1] = grown
         return [Part(index, part) for part in parts]
 
-    def _cost(self, units: Sequence[PromptWithResponses], parts: Sequence[Part]) -> int:
+    def cost(self, units: Sequence[PromptWithResponses], parts: Sequence[Part]) -> int:
         """Tokens computed: a tree holds each prompt once, repeated rows are padded to the longest."""
         if self.layout == "tree":
             return sum(

@@ -153,6 +153,15 @@ class Stack:
         attention = 2 * self.hidden * (self.query_width + self.key_width)
         return self.layers * (attention + 3 * self.hidden * self.intermediate)
 
+    def activation_bytes(self, size: int, *, is_vision: bool = False) -> int:
+        """Bytes per token that autograd keeps of one Llama-like layer.
+
+        In a dtype of `size` bytes: inputs of the matrix products, q k v before and after rotation, the gated MLP. In
+        float32: tensors of the two norms. The vision tower rotates in float32.
+        """
+        width = 11 * self.hidden if is_vision else 4 * self.hidden + 2 * self.query_width + 2 * self.key_width
+        return size * (width + 4 * self.intermediate) + 4 * 2 * self.hidden
+
 
 class Family(ABC):
     """What one family does with text, images and weights.

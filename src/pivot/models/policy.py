@@ -109,6 +109,11 @@ class Policy:
             self._keep(view, fresh)
         return [fresh.get(p.prompt.id) or self._features.get((view, p.prompt.id), []) for p in prompts]
 
+    def num_patches(self, prompts: Sequence[EncodedPrompt]) -> int:
+        """Patches of all images, in the vision tower."""
+        tokens = sum(int((p.input_ids_L == self.family.image_token_id).sum()) for p in prompts)
+        return tokens * self.family.patches_per_token(self.model.config)
+
     def knows_features(self, prompt: EncodedPrompt, view: Literal["clean", "corrupted"]) -> bool:
         """Whether `features` would compute nothing for this prompt."""
         return (view, prompt.prompt.id) in self._features

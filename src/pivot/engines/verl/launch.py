@@ -275,9 +275,9 @@ def check_supported(config: Config) -> None:
             "--engine verl shards AdamW's state over the GPUs: train.optimizer and train.offload_optimizer need "
             "--engine local"
         )
-    if config.train.deterministic:
-        raise UserError("train.deterministic needs --engine local")
-
+    for name in ("deterministic", "kept_activations"):
+        if getattr(config.train, name):
+            raise UserError(f"train.{name} needs --engine local")
     if any(name.startswith(MEMORY) for name in config.reward.functions):
         raise UserError(
             "--engine verl computes rewards in another process: name the function in reward.functions (file.py:name)"

@@ -123,7 +123,9 @@ def test_batched_vision_attention_is_the_looped_one(policy, picture):
         for prompt, features in zip(prompts, together, strict=True):
             policy.forget_features()
             alone = policy.features([prompt])[0]
-            torch.testing.assert_close(features[0].tokens_ND, alone[0].tokens_ND, atol=1e-5, rtol=0)
+            # Features reach 50, where float32 has steps of 4e-6; a library sums other batches in another order.
+            close = 2e-6 * float(alone[0].tokens_ND.abs().max())
+            torch.testing.assert_close(features[0].tokens_ND, alone[0].tokens_ND, atol=close, rtol=0)
 
 
 def test_features_are_computed_once_for_the_same_weights(policy, monkeypatch):

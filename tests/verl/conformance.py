@@ -224,7 +224,10 @@ def without_image(prompt):
 
 
 def odd_batches(rank: Rank) -> dict[str, float]:
-    """Batches that crash verl's own path (#7899): one row, rows of equal length; and rows without any image."""
+    """Batches that crash verl's own path (#7899): one row, rows of equal length; and rows without any image.
+
+    Differences are relative above 1: the tokens are made up, so that log-probs reach -30 and divergences 12.
+    """
     config = config_for("pivot")
     local, remote = LocalEngine.open(config), ranks_engine(config, rank)
     set_weights(rank, dict(local.policy.model.named_parameters()))
@@ -246,9 +249,8 @@ def odd_batches(rank: Rank) -> dict[str, float]:
         for view in ("clean", "corrupted", "both"):
             request = ScoreRequest(units, 1, view)
             one, other = vars(local.score(request)), vars(remote.score(request))
-            apart = [
-                float((v.float() - other[k].float()).abs().max()) for k, v in one.items() if v is not None
-            ]
+            pairs = [(v.float(), other[k].float()) for k, v in one.items() if v is not None]
+            apart = [float(((a - b).abs() / a.abs().clamp(min=1)).max()) for a, b in pairs]
             found[f"{name}, {view}"] = max(apart)
     return found
 

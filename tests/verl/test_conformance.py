@@ -15,6 +15,7 @@ from local_ranks import make_untied
 
 HERE = Path(__file__).parent
 CLOSE = 1e-5
+CLOSE_RELATIVE = 3e-6
 QUOTIENTS = {"support_BT": 3e-5, "utility_BT": 3e-5}
 """c = 1 - q/p, and U from it, inherit the rounding of two log-probs, each of which may be 1e-5 off."""
 SHARES = {"pgpo": 5e-5}
@@ -83,7 +84,7 @@ def test_one_row_equal_lengths_and_no_image_do_not_crash(differences):
     """verl #7899: its own nested position ids crash on such batches; anchors are often like that."""
     found = differences["odd batches"]
     assert len(found) == 18
-    assert all(apart <= CLOSE for apart in found.values()), found
+    assert all(apart <= CLOSE_RELATIVE for apart in found.values()), found
 
 
 def test_every_preset_gives_the_local_engines_numbers(differences):

@@ -16,8 +16,9 @@ from local_ranks import make_untied
 HERE = Path(__file__).parent
 CLOSE = 1e-5
 CLOSE_RELATIVE = 3e-6
-QUOTIENTS = {"support_BT": 3e-5, "utility_BT": 3e-5}
-"""c = 1 - q/p, and U from it, inherit the rounding of two log-probs, each of which may be 1e-5 off."""
+"""Of the made-up batches, above 1."""
+QUOTIENTS = {"support_BT": 3e-5, "utility_BT": 3e-5, "loss/ratio_max": 3e-5}
+"""c = 1 - q/p, U from it, and p/p_old inherit the rounding of two log-probs, each of which may be 1e-5 off."""
 SHARES = {"pgpo": 5e-5}
 """PGPO's weights divide by the spread of a response's divergences, so its advantages inherit more rounding."""
 WEIGHTS = 2e-4

@@ -39,7 +39,7 @@ from pivot.engines.verl.rollouts import ServerRollouts
 from pivot.models.loading import load_tokenizer_only, resolve_model
 from pivot.models.policy import Policy, ResponseStatistics
 from pivot.runs.folder import RunFolder
-from pivot.runs.run import Run
+from pivot.runs.run import Host, Run
 from pivot.tiny import procedural
 from pivot.training.clock import PhaseClock
 from pivot.types import Prompt
@@ -280,7 +280,7 @@ def train(config: Config, out: Path) -> list[dict[str, float]]:
     notes = Notes()
     with RunFolder.create(out) as folder:
         folder.write_config({})
-        run = Run(config, folder, engine="verl", quiet=True, trackers=lambda: [notes])
+        run = Run(config, folder, engine="verl", host=Host(quiet=True, trackers=lambda: [notes]))
         notes.meter = meter = Meter(run.progress.clock)
         server = InstantServer(meter, tokenizer_only, config.rollout.max_tokens)
         server.know(list(run.prompts.by_id.values()))

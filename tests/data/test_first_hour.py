@@ -205,7 +205,7 @@ def test_the_papers_epochs_are_its_steps(tmp_path: Path, num_prompts: int, epoch
     config = apply_settings(recipes.get("geo3k-3b"), [f"train.epochs={epochs}"])
     with RunFolder.create(tmp_path / "run") as folder:
         folder.write_config(to_dict(config))
-        run = run_module.Run(config, folder, engine="local", quiet=True)
+        run = run_module.Run(config, folder, engine="local", host=run_module.Host(quiet=True))
         assert run._with_steps(num_prompts).train.steps == steps
 
 

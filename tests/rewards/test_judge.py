@@ -9,8 +9,7 @@ import pytest
 from pivot import recipes
 from pivot.config import apply_settings
 from pivot.errors import UserError
-from pivot.rewards.judge import FunctionJudge, RewardRules, metric_names, open_judge
-from pivot.rewards.overlong import overlong_penalty
+from pivot.rewards.judge import FunctionJudge, RewardRules, metric_names, open_judge, overlong_penalty
 from pivot.training.build import build_judge, describe_reward
 from pivot.types import Prompt
 

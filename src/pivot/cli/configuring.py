@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TypedDict, Unpack
 
 from pivot import recipes
 from pivot.cli.early import last_value
@@ -14,20 +13,6 @@ from pivot.config import Config, DataConfig, apply_settings, load_file, overlay,
 from pivot.config.methods import find_method
 from pivot.config.validation import problems
 from pivot.errors import UserError
-
-
-class Shortcuts(TypedDict, total=False):
-    """Settings with an option of their own; None: not given."""
-
-    plugins: list[str] | None
-    method: str | None
-    corruption: str | None
-    steps: int | None
-    seed: int | None
-    model: str | None
-    data: str | None
-    sampler: str | None
-
 
 SHORTCUTS = {
     "method": "method",
@@ -38,7 +23,7 @@ SHORTCUTS = {
     "data": "data.train",
     "sampler": "sampling.engine",
 }
-"""Option -> its setting."""
+"""Option, with its value None if it is not given -> its setting."""
 
 
 def resolve(
@@ -46,7 +31,8 @@ def resolve(
     *,
     config_file: str | Path | None = None,
     settings: Iterable[str] = (),
-    **shortcuts: Unpack[Shortcuts],
+    plugins: Iterable[str] | None = None,
+    **shortcuts: str | int | None,
 ) -> Config:
     """The validated configuration; recipe < file < shortcuts < settings, where later ones override earlier ones.
 
@@ -56,10 +42,9 @@ def resolve(
     mapping = {} if config_file is None else load_file(config_file)
     config = recipes.from_mapping(mapping, recipe)
     # First, and besides those of the file: they may register the method that another option names.
-    plugins = [*config.plugins, *(shortcuts.pop("plugins", None) or ())]
-    config = overlay(config, {"plugins": list(dict.fromkeys(plugins))})
-    given = [f"{SHORTCUTS[name]}={value}" for name, value in shortcuts.items() if value is not None]
-    config = apply_settings(config, [*given, *settings])
+    named = dict.fromkeys((*config.plugins, *(plugins or ())))
+    config = overlay(config, {"plugins": list(named)})
+    config = apply_settings(config, [*_given(shortcuts), *settings])
     validate(config)
     return config
 
@@ -76,9 +61,8 @@ def from_arguments(args: argparse.Namespace, *, needs_data: bool = False) -> Con
                 f"--model {model} needs a training set: name it with --data, such as geometry3k or your own file, or "
                 "choose a --recipe."
             )
-    shortcuts = _shortcuts(args)
-    shortcuts["plugins"] = args.plugins
-    return resolve(recipe, config_file=args.config, settings=args.settings, **shortcuts)
+    shortcuts = {name: vars(args)[name] for name in SHORTCUTS}
+    return resolve(recipe, config_file=args.config, settings=args.settings, plugins=args.plugins, **shortcuts)
 
 
 def over_run(stored: Config, args: argparse.Namespace) -> Config:
@@ -86,25 +70,16 @@ def over_run(stored: Config, args: argparse.Namespace) -> Config:
     asked = overlay(stored, {} if args.config is None else load_file(args.config))
     if args.recipe is not None:
         asked = replace(asked, recipe=args.recipe)
-    shortcuts = _shortcuts(args)
+    shortcuts = {name: vars(args)[name] for name in SHORTCUTS}
     if args.method is not None and find_method(args.method).name == stored.method.name:
         shortcuts["method"] = None  # its name alone says nothing about its settings, which are the run's
-    given = [f"{SHORTCUTS[name]}={value}" for name, value in shortcuts.items() if value is not None]
-    asked = apply_settings(asked, [*given, *args.settings])
+    asked = apply_settings(asked, [*_given(shortcuts), *args.settings])
     validate(asked)
     return asked
 
 
-def _shortcuts(args: argparse.Namespace) -> Shortcuts:
-    return Shortcuts(
-        method=args.method,
-        corruption=args.corruption,
-        steps=args.steps,
-        seed=args.seed,
-        model=args.model,
-        data=args.data,
-        sampler=args.sampler,
-    )
+def _given(shortcuts: Mapping[str, str | int | None]) -> list[str]:
+    return [f"{SHORTCUTS[name]}={value}" for name, value in shortcuts.items() if value is not None]
 
 
 def data_settings(args: argparse.Namespace) -> DataConfig:

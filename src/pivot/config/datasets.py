@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from pivot.config.sections import DataConfig
-from pivot.data import DataSet, DataSpec, Format, load_format, resolve
+from pivot.data import DataSet, DataSpec, load
 from pivot.tiny import procedural
 
 PROCEDURAL = "tiny"
@@ -48,14 +48,13 @@ def load_set(
     data: DataConfig,
     split: str | None = None,
     limit: int | None = None,
-    known: Iterable[Format] = (),
     rows: Sequence[Mapping[str, Any]] | None = None,
 ) -> DataSet:
-    """The rows of one split, generated, read or given; `known` are formats besides the training sets."""
+    """The rows of one split, generated, read or given."""
     if is_procedural(name):
         split = split or name.partition("-")[2] or "train"
         found = procedural.dataset(split, limit or PROCEDURAL_SIZE, tasks=data.tasks or None)
         described = f"generated prompts of the tasks {', '.join(data.tasks or procedural.TASKS)}"
         return DataSet(PROCEDURAL, split, tuple(found), recognised=described)
     spec = data_spec(name, data, split, limit)
-    return load_format(*resolve(replace(spec, rows=None if rows is None else tuple(rows)), known))
+    return load(replace(spec, rows=None if rows is None else tuple(rows)))

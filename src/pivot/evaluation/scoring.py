@@ -21,6 +21,8 @@ from pivot.types import Prompt
 if TYPE_CHECKING:
     from pivot.evaluation.sampling import GradedPrompt
 
+LEVEL, DRAWS = 0.95, 2000
+"""Of the bootstrapped intervals."""
 HEADER = "identity"
 """In the first line of a file of samples: everything that a sample's text and grade depend on."""
 LABELS = "labels"
@@ -147,19 +149,17 @@ def mean_pass_at_k(graded: Sequence[Graded], k: int) -> float:
     return float(np.mean([pass_at_k(len(g.correct), sum(g.correct), k) for g in graded]))
 
 
-def bootstrap_interval(
-    graded: Sequence[Graded], level: float = 0.95, draws: int = 2000, seed: int = 0
-) -> tuple[float, float]:
+def bootstrap_interval(graded: Sequence[Graded], seed: int = 0) -> tuple[float, float]:
     """A percentile interval of the accuracy, by resampling prompts (not samples) with replacement.
 
     Samples of one prompt are not independent of each other, so the prompt is the unit.
     """
     accuracies_P = np.array([prompt.accuracy for prompt in graded])
     generator = np.random.default_rng(seed)
-    means = np.empty(draws)
-    for draw in range(draws):
+    means = np.empty(DRAWS)
+    for draw in range(DRAWS):
         means[draw] = accuracies_P[generator.integers(len(accuracies_P), size=len(accuracies_P))].mean()
-    low, high = np.quantile(means, [(1.0 - level) / 2.0, (1.0 + level) / 2.0])
+    low, high = np.quantile(means, [(1.0 - LEVEL) / 2.0, (1.0 + LEVEL) / 2.0])
     return float(low), float(high)
 
 

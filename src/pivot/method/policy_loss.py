@@ -52,17 +52,11 @@ def policy_terms(
         clip_high: epsilon_h.
         dual_clip: above 1, or None for no dual clip.
     """
-    check_floating("logprobs_BT", logprobs_BT, ("B", "T"))
-    check_floating("old_logprobs_BT", old_logprobs_BT, logprobs_BT.shape)
-    check_floating("advantage_BT", advantage_BT, logprobs_BT.shape)
-    check_mask("mask_BT", mask_BT, logprobs_BT.shape)
     check_range("clip_low", clip_low, 0.0, 1.0)
     check_range("clip_high", clip_high, 0.0, float("inf"))
     _check_dual_clip(dual_clip)
     valid_BT = mask_BT.bool()
-    advantage_BT = on_valid(advantage_BT.detach(), valid_BT)
-    old_BT = valid_logprobs(old_logprobs_BT.detach(), valid_BT)
-    ratio_BT = clamped_log_ratio(valid_logprobs(logprobs_BT, valid_BT), old_BT).exp()
+    _, ratio_BT, advantage_BT = prepared(logprobs_BT, old_logprobs_BT, advantage_BT, mask_BT)
     clipped_BT = ratio_BT.clamp(1 - clip_low, 1 + clip_high)
     loss_BT = torch.maximum(-ratio_BT * advantage_BT, -clipped_BT * advantage_BT)
     is_bad_BT = advantage_BT < 0
@@ -77,6 +71,20 @@ def policy_terms(
         clip_high_BT=(advantage_BT > 0) & (ratio_BT > 1 + clip_high),
         dual_clip_BT=dual_clip_BT,
     )
+
+
+def prepared(
+    logprobs_BT: Tensor, old_logprobs_BT: Tensor, advantage_BT: Tensor, mask_BT: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """log pi, rho and A, checked and finite; A is 0 where masked."""
+    check_floating("logprobs_BT", logprobs_BT, ("B", "T"))
+    check_floating("old_logprobs_BT", old_logprobs_BT, logprobs_BT.shape)
+    check_floating("advantage_BT", advantage_BT, logprobs_BT.shape)
+    check_mask("mask_BT", mask_BT, logprobs_BT.shape)
+    valid_BT = mask_BT.bool()
+    new_BT = valid_logprobs(logprobs_BT, valid_BT)
+    old_BT = valid_logprobs(old_logprobs_BT.detach(), valid_BT)
+    return new_BT, clamped_log_ratio(new_BT, old_BT).exp(), on_valid(advantage_BT.detach(), valid_BT)
 
 
 def _check_dual_clip(dual_clip: float | None) -> None:

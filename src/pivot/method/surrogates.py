@@ -8,10 +8,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from pivot.method.numerics import clamped_log_ratio, on_valid, valid_logprobs
+from pivot.method.numerics import on_valid
 from pivot.method.part import ANY, Bounds
-from pivot.method.policy_loss import PolicyTerms, Surrogate
-from pivot.method.shapes import check_floating, check_mask, check_range
+from pivot.method.policy_loss import PolicyTerms, Surrogate, prepared
+from pivot.method.shapes import check_range
 
 
 def capped_weight_terms(
@@ -37,7 +37,7 @@ def capped_weight_terms(
     """
     check_range("floor", floor, 0.0, 1.0)
     check_range("cap", cap, 1.0, float("inf"))
-    new_BT, ratio_BT, advantage_BT = _prepared(logprobs_BT, old_logprobs_BT, advantage_BT, mask_BT)
+    new_BT, ratio_BT, advantage_BT = prepared(logprobs_BT, old_logprobs_BT, advantage_BT, mask_BT)
     weight_BT = ratio_BT.detach().clamp(floor, cap)
     return PolicyTerms(-weight_BT * advantage_BT * new_BT, on_valid(ratio_BT.detach(), mask_BT.bool()))
 
@@ -66,24 +66,10 @@ def soft_gate_terms(
     """
     if min(positive, negative) <= 0:
         raise ValueError(f"positive and negative must be above 0, got {positive!r} and {negative!r}")
-    _, ratio_BT, advantage_BT = _prepared(logprobs_BT, old_logprobs_BT, advantage_BT, mask_BT)
+    _, ratio_BT, advantage_BT = prepared(logprobs_BT, old_logprobs_BT, advantage_BT, mask_BT)
     tau_BT = torch.where(advantage_BT > 0, positive, negative).to(ratio_BT.dtype)
     gate_BT = 4 / tau_BT * torch.sigmoid(tau_BT * (ratio_BT - 1))
     return PolicyTerms(-gate_BT * advantage_BT, on_valid(ratio_BT.detach(), mask_BT.bool()))
-
-
-def _prepared(
-    logprobs_BT: Tensor, old_logprobs_BT: Tensor, advantage_BT: Tensor, mask_BT: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """log pi, rho and A, checked and finite; A is 0 where masked."""
-    check_floating("logprobs_BT", logprobs_BT, ("B", "T"))
-    check_floating("old_logprobs_BT", old_logprobs_BT, logprobs_BT.shape)
-    check_floating("advantage_BT", advantage_BT, logprobs_BT.shape)
-    check_mask("mask_BT", mask_BT, logprobs_BT.shape)
-    valid_BT = mask_BT.bool()
-    new_BT = valid_logprobs(logprobs_BT, valid_BT)
-    old_BT = valid_logprobs(old_logprobs_BT.detach(), valid_BT)
-    return new_BT, clamped_log_ratio(new_BT, old_BT).exp(), on_valid(advantage_BT.detach(), valid_BT)
 
 
 @dataclass(frozen=True)

@@ -352,6 +352,10 @@ class Family(ABC):
     def text_model(cls, model: Any) -> Any:
         return model.model.get_submodule(cls.text_name)
 
+    def body(self, model: Any) -> Any:
+        """The module that turns inputs into hidden states."""
+        return self.text_model(model)
+
     @classmethod
     def text_layers(cls, model: Any) -> Sequence[nn.Module]:
         """The layers of the language model, in order."""
@@ -404,7 +408,7 @@ class Family(ABC):
         cache: Cache | None = None,
     ) -> Tensor:
         """Last hidden states [R, L, D]. Without a mask the rows are causal."""
-        return self.text_model(model)(
+        return self.body(model)(
             **inputs,
             position_ids=self.text_positions(position_ids_ARL),
             attention_mask=attention_mask,

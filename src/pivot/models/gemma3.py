@@ -71,6 +71,10 @@ class Gemma3(TiledFamily):
 
     # Weights ---------------------------------------------------------------------------------------------
 
+    def body(self, model: Any) -> Any:
+        """The language model within the one that builds the masks."""
+        return model.model
+
     def embed(self, model: Any, input_ids_RL: Tensor, images: Sequence[ImageFeatures]) -> dict[str, Any]:
         inputs = super().embed(model, input_ids_RL, images)
         return {**inputs, "token_type_ids": (input_ids_RL == self.image_token_id).long()}
@@ -86,13 +90,7 @@ class Gemma3(TiledFamily):
         continues = cache is not None and cache.get_seq_length() > 0
         if continues:  # a response's tokens are no image's, and the masks of the prompt are in the cache
             inputs = {**inputs, "token_type_ids": None}
-        return model.model(
-            **inputs,
-            position_ids=self.text_positions(position_ids_ARL),
-            attention_mask=attention_mask,
-            past_key_values=cache,
-            use_cache=cache is not None,
-        ).last_hidden_state
+        return super().hidden(model, inputs, position_ids_ARL, attention_mask, cache)
 
     # Sizes -----------------------------------------------------------------------------------------------
 

@@ -58,12 +58,10 @@ class Page:
     def charts(self, charts: Sequence[Chart], style: str = "charts") -> str:
         return f'<div class="{style}">{"".join(map(self.chart, charts))}</div>' if charts else ""
 
-    def _own(self, kind: str) -> list[str]:
-        return [] if self.assets == "tokens" else [f"{self.assets}.{kind}"]
-
     def html(self) -> str:
         """The whole page."""
-        style = "".join((FOLDER / name).read_text() for name in ("page.css", "tokens.css", *self._own("css")))
+        sheets = dict.fromkeys(("page.css", "tokens.css", f"{self.assets}.css"))
+        style = "".join((FOLDER / name).read_text() for name in sheets)
         script = "\n".join((FOLDER / name).read_text() for name in ("page.js", f"{self.assets}.js"))
         digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
         policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
@@ -104,11 +102,11 @@ def chips(texts: Iterable[tuple[str, str]]) -> str:
     return f'<div class="chips">{spans}</div>'
 
 
-def definition_list(facts: dict[str, Any], style: str = "facts-list") -> str:
+def definition_list(facts: dict[str, Any]) -> str:
     rows = "".join(
         f"<dt>{escape(k)}</dt><dd>{escape(str(v))}</dd>" for k, v in facts.items() if v not in (None, "")
     )
-    return f'<dl class="{style}">{rows}</dl>'
+    return f'<dl class="facts-list">{rows}</dl>'
 
 
 def _keys(chart: Chart) -> str:

@@ -229,3 +229,12 @@ def _reason(total: float, success: bool) -> str:
     if not math.isfinite(total):
         return "not finite"
     return "correct" if success else "wrong"
+
+
+def overlong_penalty(length: int, longest: int, cache: int) -> float:
+    """0 up to `longest - cache` tokens, then linearly down to -1 at `longest` (DAPO's soft penalty, its Eq. 13).
+
+    Example:
+        overlong_penalty(1792, longest=2048, cache=512) == -0.5
+    """
+    return -min(1.0, max(0, length - (longest - cache)) / cache)

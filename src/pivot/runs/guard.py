@@ -9,12 +9,13 @@ uninterrupted one would.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
 from pivot.engines.base import Skipped
 from pivot.errors import UserError
+from pivot.runs.answers import AnswerWatch
 from pivot.runs.folder import RunFolder
 from pivot.training.trainer import StepOutcome
 
@@ -107,6 +108,23 @@ class Guard:
 def _some(skipped: Skipped) -> str:
     more = len(skipped.prompts) - SHOWN
     return ", ".join(skipped.prompts[:SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+class Watches:
+    """All watches of a run."""
+
+    def __init__(self, dtype: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        """`rows` are the metrics of the steps so far."""
+        self._spikes, self._answers = SpikeWatch(rows), AnswerWatch(rows)
+        self._others = (FormatWatch(rows), GroupWatch(rows), self._answers, MismatchWatch(dtype, rows))
+
+    def add(self, row: Mapping[str, Any]) -> tuple[dict[str, float], list[str]]:
+        """Remember a step; further metrics of it, and sentences that a user should read."""
+        spikes = self._spikes.spikes(row)
+        self._spikes.add(row)
+        sentences = (spike_message(spikes), *(watch.add(row) for watch in self._others))
+        found = {**spikes, "answers/suspicious": len(self._answers.suspicious)}
+        return found, [sentence for sentence in sentences if sentence]
 
 
 class SpikeWatch:

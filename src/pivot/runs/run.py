@@ -27,13 +27,13 @@ from pivot.engines.saving import Saving
 from pivot.errors import UserError, nearest
 from pivot.evaluation.scoring import add_scores
 from pivot.jsonl import read_rows
-from pivot.runs.answers import AnswerWatch, answer_metrics
+from pivot.runs.answers import answer_metrics
 from pivot.runs.callbacks import Callback, Callbacks
 from pivot.runs.card import write_card
 from pivot.runs.checkpoint import Boundary, Checkpoint, CheckpointStore, load_state, save_state
 from pivot.runs.evaluation import Evaluation
 from pivot.runs.folder import RunFolder
-from pivot.runs.guard import FormatWatch, GroupWatch, Guard, MismatchWatch, SpikeWatch, spike_message
+from pivot.runs.guard import Guard, Watches
 from pivot.runs.metrics import machine_metrics, step_metrics
 from pivot.runs.progress import Progress
 from pivot.runs.resuming import Accept, find_start
@@ -43,6 +43,10 @@ from pivot.runs.trackers import SampleTracker, Tracker, open_trackers, samples_o
 from pivot.training import build
 from pivot.training.prompts import Prompts, drop_long_prompts, too_few, training_prompts
 from pivot.training.trainer import StepOutcome
+
+
+def _reason_of(error: BaseException) -> str:
+    return str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,21 @@ class InProcess:
     callbacks: Sequence[Callback] = ()
 
 
+@dataclass(frozen=True)
+class Host:
+    """How a run talks to the process it runs in; by default a command in a terminal."""
+
+    quiet: bool = False
+    stream: TextIO | None = None
+    """Where progress is shown; None: standard output."""
+    stopping: StopRequest | None = None
+    """How the run is asked to stop; None: by signals."""
+    reason_of: Callable[[BaseException], str] = _reason_of
+    """An error in one sentence, for run.json."""
+    trackers: Callable[[], list[Tracker]] = list
+    """Opens trackers besides those of the configuration."""
+
+
 def train(
     config: Config, out: Path, *, engine: str = "local", quiet: bool = False, inside: InProcess | None = None
 ) -> RunResult:
@@ -87,7 +106,7 @@ def train(
     open_engine = find_engine(engine)
     with RunFolder.create(out) as folder:
         folder.write_config(to_dict(config))
-        return Run(config, folder, engine=engine, quiet=quiet, inside=inside).go(open_engine)
+        return Run(config, folder, engine=engine, inside=inside, host=Host(quiet)).go(open_engine)
 
 
 def resume(
@@ -98,7 +117,7 @@ def resume(
         config = from_dict(folder.read_config())
         start = find_start(folder, config.checkpoint.every, accept or Accept())
         engine = folder.status().get("engine") or "local"
-        run = Run(config, folder, engine=engine, start=start, quiet=quiet, inside=inside)
+        run = Run(config, folder, engine=engine, start=start, inside=inside, host=Host(quiet))
         return run.go(find_engine(engine))
 
 
@@ -122,39 +141,26 @@ class Run:
         *,
         engine: str,
         start: Checkpoint | None = None,
-        quiet: bool = False,
-        stream: TextIO | None = None,
-        stopping: StopRequest | None = None,
-        reason_of: Callable[[BaseException], str] | None = None,
-        trackers: Callable[[], list[Tracker]] = list,
         inside: InProcess | None = None,
+        host: Host | None = None,
     ) -> None:
-        """Sets up the folder.
-
-        Args:
-            engine: its name, for run.json.
-            start: where the run continues, from `find_start`.
-            stream: where progress is shown; standard output by default.
-            stopping: how the run is asked to stop; by default by signals.
-            reason_of: an error in one sentence, for run.json.
-            trackers: opens trackers besides those of the configuration.
-            inside: rows, reward function and callbacks of the calling process.
-        """
+        """Sets up the folder; `engine` is a name for run.json, `start` comes from `find_start`."""
         self.config, self.folder = config, folder
-        self._inside = inside or InProcess()
+        self._inside, self._host = inside or InProcess(), host or Host()
         self._callbacks = Callbacks(self._inside.callbacks)
         self.store = CheckpointStore(folder.path, config.checkpoint.keep_last)
         self.start = start
         self.finished_steps = self.saved_step = start.step if start else 0
         self.progress = Progress(
-            config.train.steps, first_step=self.finished_steps + 1, quiet=quiet, stream=stream
+            config.train.steps,
+            first_step=self.finished_steps + 1,
+            quiet=self._host.quiet,
+            stream=self._host.stream,
         )
         # A request that is not made yet is false.
         patience = config.checkpoint.stop_seconds
         by_signal = Stopping(patience, self._seconds_left, lambda: self._step_seconds or 0.0)
-        self.stopping: StopRequest = by_signal if stopping is None else stopping
-        self._reason_of = reason_of or _reason_of
-        self._more_trackers = trackers
+        self.stopping: StopRequest = by_signal if self._host.stopping is None else self._host.stopping
         self.scores: dict[int, float] = {}
         """Validation accuracy by step."""
         self._step_seconds: float | None = None
@@ -198,7 +204,7 @@ class Run:
             raise
         except BaseException as error:
             with suppress(UserError):  # a full disk must not hide the first error
-                self.folder.update_status(status="failed", reason=self._reason_of(error))
+                self.folder.update_status(status="failed", reason=self._host.reason_of(error))
             raise
 
     @cached_property
@@ -226,7 +232,7 @@ class Run:
         self._watch(engine)
         self.validation = self.evaluation.validation_prompts()
         self.sets = self.evaluation.final_sets()
-        self.trackers = [*open_trackers(self.folder.path, config), *self._more_trackers()]
+        self.trackers = [*open_trackers(self.folder.path, config), *self._host.trackers()]
         for tracker in self.trackers:
             stack.callback(tracker.close)
         if start:
@@ -250,9 +256,7 @@ class Run:
         past, limit = self.folder.read_metrics(), self.config.train.max_bad_updates
         self.guard = Guard(self.folder, limit, self.progress.say, engine.nonfinite_weights, past)
         self._step_seconds = past[-1].get("time/step") if past else None
-        self.spikes, self.format, self.groups = SpikeWatch(past), FormatWatch(past), GroupWatch(past)
-        self.answers = AnswerWatch(past)
-        self.mismatch = MismatchWatch(self.config.model.dtype, past)
+        self.watches = Watches(self.config.model.dtype, past)
 
     def _fitting(self, prompts: Prompts, engine: Engine) -> Prompts:
         """The prompts within `rollout.max_prompt_tokens`; too few for a step are an error."""
@@ -341,13 +345,10 @@ class Run:
         row: dict[str, Any] = dict(step_metrics(outcome, self.trainer.method, self.trainer.sources.buffer))
         row |= times | machine_metrics(times, row["rollout/tokens"]) | self._budgets(step)
         row |= answer_metrics(outcome.selection.sampled)
-        spikes = self.spikes.spikes(row)
-        self.spikes.add(row)
-        watches = (self.format, self.groups, self.answers, self.mismatch)
-        for sentence in (spike_message(spikes), *(watch.add(row) for watch in watches)):
-            if sentence:
-                self.progress.say(f"step {step}: {sentence}")
-        row |= spikes | {"answers/suspicious": len(self.answers.suspicious)}
+        found, sentences = self.watches.add(row)
+        row |= found
+        for sentence in sentences:
+            self.progress.say(f"step {step}: {sentence}")
         if self.validation and (step % config.eval.every == 0 or step == config.train.steps):
             row |= self.evaluation.validate(self.validation)
             self.scores[step] = row["eval/accuracy"]
@@ -449,10 +450,6 @@ def summary_of(config: Config) -> str:
         f"recipe {config.recipe}: lr {train.lr:g}, {config.model.dtype}, {duration}, {train.prompts_per_step} prompts "
         f"x {rollout.responses} responses per step, at most {rollout.max_tokens} tokens per response"
     )
-
-
-def _reason_of(error: BaseException) -> str:
-    return str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
 
 
 def _environment() -> dict[str, Any]:

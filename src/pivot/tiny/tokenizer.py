@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
@@ -58,10 +58,8 @@ You are a helpful assistant.<|im_end|>
 """
 
 
-def build_tokenizer(
-    corpus: Iterable[str] | None = None, vocab_size: int = VOCAB_SIZE
-) -> PreTrainedTokenizerFast:
-    """Train the tokenizer, by default on the procedural tasks; deterministic for a corpus."""
+def build_tokenizer() -> PreTrainedTokenizerFast:
+    """Train the tokenizer on the procedural tasks; deterministic."""
     sentences = (template.SYSTEM, template.INSTRUCTION)
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -72,12 +70,12 @@ def build_tokenizer(
     )
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size - len(sentences) - len(SPECIAL_TOKENS),
+        vocab_size=VOCAB_SIZE - len(sentences) - len(SPECIAL_TOKENS),
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         special_tokens=[],
         show_progress=False,
     )
-    tokenizer.train_from_iterator(_task_corpus() if corpus is None else corpus, trainer)
+    tokenizer.train_from_iterator(_task_corpus(), trainer)
     # Every prompt contains these two sentences; as added tokens (not special ones) they are one token each.
     tokenizer.add_tokens([AddedToken(sentence, normalized=False) for sentence in sentences])
     tokenizer.add_special_tokens(

@@ -15,8 +15,7 @@ from pivot.experience import GroupStore, ReplayGate, StoredResponse
 from pivot.method import Batch, Diagnostics, Method, allocate_advantage, truncated_importance
 from pivot.models.encoding import UnreadablePrompt
 from pivot.models.rows import PromptWithResponses
-from pivot.rewards.judge import Judge
-from pivot.rewards.overlong import overlong_penalty
+from pivot.rewards.judge import Judge, overlong_penalty
 from pivot.sampling import SampleRequest, Sampling
 from pivot.training.anchors import AnchorScores, AnchorSelector
 from pivot.training.batch import build_batch, minibatches, shuffled, units_of, with_experience

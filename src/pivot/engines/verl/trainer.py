@@ -33,7 +33,7 @@ from pivot.errors import UserError
 from pivot.models.loading import check_encodes_apart, load_tokenizer_only
 from pivot.runs.folder import RunFolder
 from pivot.runs.resuming import Accept, find_start
-from pivot.runs.run import Run
+from pivot.runs.run import Host, Run
 from pivot.runs.trackers import scalars
 from pivot.sampling import SampleRequest
 from pivot.types import Prompt, Response
@@ -62,10 +62,12 @@ class PivotTrainer(PPOTrainerSync):
             folder,
             engine="verl",
             start=find_start(folder, settings.checkpoint.every, accept) if resuming else None,
-            stream=(run / PROGRESS).open("a", buffering=1, encoding="utf-8"),
-            stopping=StopFile(run / STOP),
-            reason_of=self._explain,
-            trackers=lambda: [VerlTracker(config)],
+            host=Host(
+                stream=(run / PROGRESS).open("a", buffering=1, encoding="utf-8"),
+                stopping=StopFile(run / STOP),
+                reason_of=self._explain,
+                trackers=lambda: [VerlTracker(config)],
+            ),
         )
         versions = {name: metadata.version(name) for name in ("verl", "ray")}
         self.run.folder.update_status(**versions, lost=[])

@@ -43,6 +43,15 @@ def data_spec(name: str, data: DataConfig, split: str | None = None, limit: int 
     return DataSpec(name, split=split, limit=limit, **{field: getattr(data, field) for field in _PASSED_ON})
 
 
+def as_evaluated(data: DataConfig) -> tuple[str, str]:
+    """The one training set, as `pivot eval` takes it and as its scores call it."""
+    (name,) = data.sets
+    if is_procedural(name):
+        return f"{name}-train", f"{name}-train"
+    taken = data.path or name
+    return taken, resolve(data_spec(taken, DataConfig()))[0].name
+
+
 def load_set(
     name: str,
     data: DataConfig,

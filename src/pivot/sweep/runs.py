@@ -236,13 +236,22 @@ def _folder_name(plan: Plan, arm: Arm, seed: int | None, config: Config, given: 
     if seed is None:
         told = hashlib.sha256(config.model.path.encode()).hexdigest()[:8]
         return f"base-{slug(Path(config.model.path).name)}-{told}"
-    words = [arm.method]
+    words, named = [arm.method], _named(plan, arm)
     for i, setting in enumerate(arm.settings):
+        if any(setting in settings for settings in named.values()):
+            continue
         common = settings_for(find_method(arm.method), plan.settings)
         without = (*common, *arm.settings[:i], *arm.settings[i + 1 :], *given)
         if _config(plan.recipe, arm, seed, without) != config:
             words.append(setting.partition("=")[0].rpartition(".")[2] + "-" + setting.partition("=")[2])
+    words += named
     return f"{slug('-'.join(words))}-seed-{seed}-{digest(config, plan.engine)}"
+
+
+def _named(plan: Plan, arm: Arm) -> dict[str, tuple[str, ...]]:
+    """Label -> settings of the arm's values that have names."""
+    axes = {name: plan.vary[name] for name in arm.values if plan.vary[name].is_named}
+    return {arm.values[name]: axis.values[arm.values[name]] for name, axis in axes.items()}
 
 
 def _folder(out: Path, plan: Plan, config: Config, name: str) -> Path:

@@ -80,7 +80,7 @@ def choose(rates_N: np.ndarray, target: float, size: int, generator: np.random.G
 def _chances(rates_N: np.ndarray, tilt: float, size: int) -> np.ndarray:
     """min(1, c exp(-tilt rate)) with the c that makes them add up to `size`."""
     exponents_N = -tilt * rates_N
-    weights_N = np.exp(exponents_N - exponents_N.max()) + 1e-12
+    weights_N = np.exp(exponents_N - exponents_N.max())
     order_N = np.argsort(-weights_N, kind="stable")
     falling_N = weights_N[order_N]
     rest_N = falling_N[::-1].cumsum()[::-1]

@@ -68,7 +68,7 @@ def test_a_choice_has_the_rate_that_was_asked_for_and_keeps_a_spread():
     for target in (0.05, 0.2, 0.4):
         found = rates[choose(rates, target, 100, np.random.default_rng(0))]
         assert found.mean() == pytest.approx(target, rel=0.1)
-        assert found.max() > 2 * target
+        assert found.std() > 0.4 * target
     rarest = choose(rates, 0.001, 50, np.random.default_rng(0))
     assert rarest == list(range(50)), "rarer than there are: the rarest there are"
 

@@ -114,7 +114,7 @@ def resume(
     if steps is None:
         return runs.resume(out, quiet=quiet, accept=accept, inside=inside)
     with extension.restored_on_mistake(out):
-        extension.extend(out, steps)
+        extension.extend(out, steps=steps)
         return runs.resume(out, quiet=quiet, accept=accept, inside=inside)
 
 

@@ -107,3 +107,15 @@ def test_the_buffer_draws_by_bucket():
     ratio = math.exp(-0.5)
     assert shares["0"] == pytest.approx(ratio / (1 + ratio))
     assert shares["3"] == pytest.approx(1 / (1 + ratio) / 9)
+
+
+def test_the_buffer_draws_uniformly_among_rows_that_can_teach():
+    """Rows of 1/8 and 4/8 alike; one that is always solved stays out."""
+    buffer = ExperienceBuffer(uniform=True, seed=3)
+    for i, k in enumerate((1, 4, 4, 8)):
+        stored = [StoredResponse([i + 1, j]) for j in range(k)]
+        buffer.record(str(i), num_correct=k, num_responses=8, responses=stored, step=1)
+    drawn = [buffer.draw(1)[0] for _ in range(3000)]
+    assert {draw.probability for draw in drawn} == {1 / 3}
+    assert {draw.prompt_id for draw in drawn} == {"0", "1", "2"}
+    assert all(abs(sum(d.prompt_id == str(i) for d in drawn) - 1000) < 120 for i in range(3))

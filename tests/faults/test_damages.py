@@ -84,7 +84,7 @@ def test_a_run_can_be_extended(whole, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(whole, run)
     with RunFolder.open(run) as folder:
-        folder.extend(4)
+        folder.extend({"steps": 4})
     assert resume(run, quiet=True).steps == 4
     origin = read_origin(run / "checkpoints" / "step-4")
     assert origin is not None

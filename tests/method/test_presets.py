@@ -199,11 +199,17 @@ def test_a_configuration_without_the_newer_settings_comes_back() -> None:
     new = {
         "policy_loss", "ratio", "constant_tokens", "weight_floor", "weight_cap", "gate_positive", "gate_negative",
         "baseline", "std_over", "noise_share", "noise_start", "noise_steepness", "noise_midpoint", "bucket_sigma",
-        "anchor_choice", "flat_groups", "stored_groups", "stored_alpha",
+        "anchor_choice", "flat_groups", "stored_groups", "stored_alpha", "replay_choice",
     }  # fmt: skip
     for name in ("grpo", "dapo", "papo", "vppo", "calibrl-original", "pivot", "pivot-grpo", "pivot-weighted"):
         old = {key: value for key, value in preset(name).settings().items() if key not in new}
         assert Method(name, preset(name).summary).restored(old) == preset(name)
+
+
+def test_rows_are_drawn_in_one_way() -> None:
+    assert preset("ser").with_settings(replay_choice="uniform").replay.replay_choice == "uniform"
+    with pytest.raises(ValueError, match="replay_choice=uniform and bucket_sigma are two ways"):
+        preset("exgrpo").with_settings(replay_choice="uniform")
 
 
 def test_switches_add_and_remove_parts() -> None:

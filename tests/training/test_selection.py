@@ -96,6 +96,35 @@ def test_after_its_tries_replay_is_filled_from_fresh_prompts_once(sources):
     assert not any(g.replayed for g in selection.kept)
 
 
+def test_one_try_is_one_round_for_replay_too(sources):
+    fill(sources.buffer, 30)
+    selection = open_selection(sources, 2, 4, max_tries=1)
+    selection.filter(roll(selection.draw(), lambda v: NUM_RESPONSES))
+    assert selection.draw() == []
+    assert len(selection.sampled) == 6
+
+
+@pytest.mark.parametrize("rows", [0, 3, 30])
+def test_a_step_samples_no_more_groups_than_the_budget_has_left(sources, rows):
+    fill(sources.buffer, rows)
+    selection = open_selection(sources, 6, 6, max_tries=3, max_groups=9, oversample=True)
+    first = selection.draw()
+    assert sum(group.replayed for group in first) == min(rows, 4), "replay takes its half of the nine"
+    selection.filter(roll(first, lambda v: 0))
+    while groups := selection.draw():
+        selection.filter(roll(groups, lambda v: 0))
+    assert len(selection.sampled) == 9
+
+
+def test_a_round_that_grows_stays_within_the_budget(sources):
+    selection = open_selection(sources, 6, 0, max_tries=3, max_groups=8)
+    groups = selection.draw()
+    for group in roll(groups[:4], lambda v: 0):
+        assert not group.is_informative
+    added = selection.refill(groups[:4], groups[4:])
+    assert len(added) == 2
+
+
 def test_nothing_informative_ends_after_the_tries_with_nothing(sources):
     selection = open_selection(sources, 6, 0, max_tries=3)
     while groups := selection.draw():

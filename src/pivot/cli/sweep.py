@@ -141,10 +141,12 @@ def adjust(plan: Plan, args: argparse.Namespace) -> Plan:
 
 def _names(text: str) -> tuple[str, ...]:
     from pivot.evaluation.sets import check_name
+    from pivot.sweep.plan import TRAIN
 
     names = tuple(name.strip() for name in text.split(",") if name.strip())
     for name in names:
-        check_name(name)
+        if name != TRAIN:
+            check_name(name)
     return names
 
 

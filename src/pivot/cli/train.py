@@ -129,16 +129,16 @@ def _go(args: argparse.Namespace, out: Path, config: Config | None) -> RunResult
 
 
 def _agree(out: Path, args: argparse.Namespace) -> None:
-    """Refuse options that contradict the run that is resumed; another number of steps extends it."""
+    """Refuse options that contradict the run that is resumed; another number of steps or responses extends it."""
     from pivot.cli import configuring
     from pivot.runs import extension
 
     stored = extension.stored_config(out)
     asked = configuring.over_run(stored, args)
     extension.check_agrees(out, stored, asked)
-    if asked.train.steps != stored.train.steps:
-        extension.extend(out, asked.train.steps)
-        print(f"{out}: {asked.train.steps} steps instead of {stored.train.steps}")
+    told = extension.extend(out, steps=asked.train.steps, max_responses=asked.train.max_responses)
+    if told:
+        print(f"{out}: {told}")
 
 
 def _show_end(out: Path, *, report: bool) -> None:

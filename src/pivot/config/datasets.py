@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from pivot.config.sections import DataConfig
-from pivot.data import DataSet, DataSpec, load
+from pivot.data import DataSet, DataSpec, load, resolve
 from pivot.tiny import procedural
 
 PROCEDURAL = "tiny"
@@ -41,6 +41,15 @@ def is_procedural(name: str) -> bool:
 def data_spec(name: str, data: DataConfig, split: str | None = None, limit: int | None = None) -> DataSpec:
     """A set as the settings describe it."""
     return DataSpec(name, split=split, limit=limit, **{field: getattr(data, field) for field in _PASSED_ON})
+
+
+def as_evaluated(data: DataConfig) -> tuple[str, str]:
+    """The one training set, as `pivot eval` takes it and as its scores call it."""
+    (name,) = data.sets
+    if is_procedural(name):
+        return f"{name}-train", f"{name}-train"
+    taken = data.path or name
+    return taken, resolve(data_spec(taken, DataConfig()))[0].name
 
 
 def load_set(

@@ -192,7 +192,8 @@ class RolloutConfig:
     max_prompt_tokens: int = 4096
     """Longest prompt including its image tokens; longer prompts are skipped, never truncated."""
     max_tries: int = 20
-    """Most rounds of dynamic sampling per step, as in EasyR1; then it uses the groups it has (not in the paper)."""
+    """Most rounds of dynamic sampling per step, as in EasyR1; then it uses the groups it has (not in the paper). With
+    1 and `oversample=false` every step samples `train.prompts_per_step` prompts."""
     oversample: bool = True
     """Sample more prompts than are missing, by the share that the filter dropped in recent steps."""
     recompute_logprobs: bool = False
@@ -232,6 +233,8 @@ class TrainConfig:
     """Training steps (75 are 15 epochs of Geometry3K)."""
     epochs: int | None = None
     """Passes over the data; if set, they decide `steps` at the start: epochs x (prompts // prompts_per_step)."""
+    max_responses: int | None = None
+    """End the run once it has sampled this many responses, also those that the filter drops; None: no limit."""
     prompts_per_step: int = 384
     """N, prompts per step (Section 5.1)."""
     minibatch_prompts: int = 128

@@ -42,6 +42,7 @@ AT_LEAST = {
     "corruption.sigma": 0,
     "train.steps": 1,
     "train.epochs": 1,
+    "train.max_responses": 1,
     "train.prompts_per_step": 1,
     "train.minibatch_prompts": 1,
     "train.lr_warmup_steps": 0,
@@ -119,6 +120,12 @@ def _batches(config: Config) -> Iterator[str]:
         yield (
             f"train.minibatch_prompts is {train.minibatch_prompts}, but must be at most train.prompts_per_step "
             f"({train.prompts_per_step})."
+        )
+    round_size, budget = train.prompts_per_step * config.rollout.responses, train.max_responses
+    if budget is not None and budget < round_size:
+        yield (
+            f"train.max_responses is {budget}, but the first step alone samples {train.prompts_per_step} prompts x "
+            f"{config.rollout.responses} responses = {round_size}; raise it, or lower train.prompts_per_step."
         )
     if config.eval.final_prompts != 0 and not config.eval.sets:
         yield "eval.sets is empty, so there is no before/after table; name a split, or set eval.final_prompts=0."

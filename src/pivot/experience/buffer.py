@@ -42,6 +42,7 @@ class ExperienceBuffer:
         responses_per_prompt: maximum number of responses per prompt; the oldest are dropped first. Our default is G.
         max_prompts: maximum number of rows; those of lowest weight are dropped first. None: no limit.
         bucket_sigma: draw rows by ExGRPO's `bucket_weights`. None: by p(1-p) (Eq. 6).
+        uniform: draw all rows with p(1-p) > 0 with one probability instead.
         seed: of the buffer's own random generator, which is part of its state.
     """
 
@@ -51,6 +52,7 @@ class ExperienceBuffer:
         responses_per_prompt: int = 8,
         max_prompts: int | None = None,
         bucket_sigma: float | None = None,
+        uniform: bool = False,
         seed: int = 0,
     ) -> None:
         if responses_per_prompt < 1:
@@ -60,6 +62,7 @@ class ExperienceBuffer:
         self.responses_per_prompt = responses_per_prompt
         self.max_prompts = max_prompts
         self.bucket_sigma = bucket_sigma
+        self.uniform = uniform
         self._generator = np.random.Generator(np.random.PCG64(seed))
         self._ids: list[str] = []
         self._index: dict[str, int] = {}
@@ -122,7 +125,7 @@ class ExperienceBuffer:
             self._remove(lightest_row(self._rows["weight"], self._rows["touched"]))
 
     def draw(self, num_draws: int, *, exclude: Collection[str] = (), step: int | None = None) -> list[Draw]:
-        """Rows to replay: without replacement, with probability proportional to p(1-p) (Eq. 6) or by bucket.
+        """Rows to replay: without replacement, with probability proportional to p(1-p) (Eq. 6), by bucket or uniform.
 
         Args:
             num_draws: if fewer rows are eligible, all of them are drawn.
@@ -136,6 +139,8 @@ class ExperienceBuffer:
         if self.bucket_sigma is not None:
             k, group = self._rows["num_correct"], self._rows["num_sampled"]
             weights_N = bucket_weights(k, group, weights_N > 0, self.bucket_sigma)
+        elif self.uniform:
+            weights_N = (weights_N > 0).astype(np.float64)
         drawn = draw_without_replacement(weights_N, num_draws, self._generator)
         if drawn.size == 0:
             return []

@@ -62,8 +62,17 @@ class Replay(Part):
     """Replay starts after this share of the steps at the latest; the value is not in the paper."""
     responses_per_prompt: int | None = None
     """Most responses kept per prompt; null for the group size G. Not in the paper."""
+    replay_choice: Literal["variance", "uniform"] = "variance"
+    """Which rows with 0 < p < 1 return: by their p(1-p) (Eq. 6), or each equally often, to see what Eq. 6 does."""
     bucket_sigma: float | None = None
-    """ExGRPO: draw a success rate k/G by a normal density around 1/2 with this deviation; null: p(1-p) (Eq. 6)."""
+    """ExGRPO: draw a success rate k/G by a normal density around 1/2 with this deviation; null: `replay_choice`."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.replay_choice == "uniform" and self.bucket_sigma is not None:
+            raise ValueError(
+                "replay_choice=uniform and bucket_sigma are two ways to draw rows: set one of them"
+            )
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,8 @@ def write_report(run_dir: Path | str, *, figures: bool = True) -> Path:
 def _header(run: RunData) -> str:
     planned = run.setting("train.steps")
     progress = f"step {run.num_steps}" + (f" of {planned}" if planned else "")
+    if budget := run.setting("train.max_responses"):
+        progress = f"step {run.num_steps}, at most {budget} responses"
     known = run.status if run.status in ("finished", "running", "stopped", "failed") else ""
     labels = chips(((run.method, ""), (run.status, known), (progress, "")))
     facts = [run.setting("model.path"), run.setting("data.train")]

@@ -79,11 +79,16 @@ def _method(config: Config, steps: int) -> str:
         trained += ", the vision tower frozen"
     return (
         f"Trained from `{base}` by reinforcement learning with verifiable rewards: method `{config.method.name}`, "
-        f"{steps} of {config.train.steps} steps, {trained}. Data: `{config.data.title}`, split "
+        f"{_length(config, steps)}, {trained}. Data: `{config.data.title}`, split "
         f"`{config.data.split or 'train'}`"
         f"{'' if config.data.size is None else f', at most {config.data.size} prompts'}. "
         f"Written by pivot-rl {__version__}; `pivot methods` describes the method."
     )
+
+
+def _length(config: Config, steps: int) -> str:
+    budget = config.train.max_responses
+    return f"{steps} of {config.train.steps} steps" + (f" (at most {budget} responses)" if budget else "")
 
 
 def _settings(config: Config) -> str:

@@ -12,10 +12,10 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +55,7 @@ class Boundary:
             "gate": trainer.gate.state_dict(),
             "keep_rates": sources.keep_rates.state_dict(),
             "budgets": trainer.engine.budgets,
+            "sampled": asdict(trainer.sampled),
         }
         store = None if trainer.store is None else trainer.store.snapshot()
         return cls(trainer.finished_steps, state, sources.buffer.snapshot(), store)
@@ -78,8 +79,8 @@ def save_state(trainer: Trainer, folder: Path, boundary: Boundary | None = None)
     return saving
 
 
-def load_state(trainer: Trainer, folder: Path) -> None:
-    """Continue from what `save_state` wrote."""
+def load_state(trainer: Trainer, folder: Path, history: Sequence[Mapping[str, Any]] = ()) -> None:
+    """Continue from what `save_state` wrote; `history` are the run's metrics, for what older versions did not save."""
     state = json.loads((folder / STATE).read_bytes())
     if state.get("version") != VERSION:
         raise UserError(
@@ -94,6 +95,9 @@ def load_state(trainer: Trainer, folder: Path) -> None:
         trainer.sources.keep_rates.load_state_dict(state["keep_rates"])
     trainer.engine.load(folder, state.get("budgets", {}))
     trainer.finished_steps = state["step"]
+    groups, tokens = (sum(row.get(f"rollout/{name}", 0) for row in history) for name in ("groups", "tokens"))
+    known = {"responses": groups * trainer.plan.responses, "tokens": tokens}
+    trainer.sampled = replace(trainer.sampled, **state.get("sampled", known))
 
 
 @dataclass(frozen=True)

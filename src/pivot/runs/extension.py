@@ -1,24 +1,26 @@
-"""More steps for a run, and the check that the options of a resumed run agree with it."""
+"""More steps or responses for a run, and the check that the options of a resumed run agree with it."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from pivot.checkpoint_reader import read_config
-from pivot.config import Config, from_dict, overlay
+from pivot.config import Config, TrainConfig, from_dict, overlay
 from pivot.config.describe import spell
 from pivot.config.schema import all_fields
 from pivot.durable import write_bytes, write_json
 from pivot.errors import UserError
 from pivot.runs.folder import RunFolder, require_run
+from pivot.runs.metrics import TOTAL_RESPONSES
 
-STEPS = "train.steps"
+LENGTH = ("train.steps", "train.max_responses")
+"""The settings that `extend` changes."""
 CHANGED = ("run.json", "eval/scores.json", "config.json")
-"""Files that a new number of steps changes."""
+"""Files that it changes."""
 
 
 def stored_config(out: Path) -> Config:
@@ -39,9 +41,8 @@ def differences(stored: Config, asked: Config) -> dict[str, tuple[str, str]]:
 
 
 def check_agrees(out: Path, stored: Config, asked: Config) -> None:
-    """Raise a UserError that names each setting, other than the number of steps, that contradicts the run's."""
-    differing = differences(stored, asked)
-    differing.pop(STEPS, None)
+    """Raise a UserError that names each setting, other than those of its length, that contradicts the run's."""
+    differing = {path: pair for path, pair in differences(stored, asked).items() if path not in LENGTH}
     if "method.name" in differing:  # its settings differ too, which says nothing more
         differing = {path: pair for path, pair in differing.items() if not path.startswith("method.")} | {
             "method": differing["method.name"]
@@ -53,26 +54,49 @@ def check_agrees(out: Path, stored: Config, asked: Config) -> None:
         )
 
 
-def extend(out: Path, steps: int) -> Config:
-    """Give a stopped or finished run a new number of steps; its configuration is returned.
+def extend(out: Path, **length: int | None) -> str:
+    """Give a stopped or finished run another length: new values of `steps` and `max_responses`. Says what changed.
 
     The status changes first and config.json last: whenever this is interrupted, the run can be resumed. The scores
     measured after training keep their numbers under the name of the step that they belong to.
     """
     with RunFolder.open(out) as folder:
         config = stored_config(out)
-        extended = overlay(config, {"train": {"steps": steps}})
-        if extended.train.steps == config.train.steps:
-            return config
-        taken = max((row["step"] for row in folder.read_metrics()), default=0)
-        if extended.train.steps < max(taken, 1):
-            raise UserError(
-                f"{out} has taken {taken} of its {config.train.steps} steps, so it cannot end after {steps}"
-            )
-        folder.update_status(status="stopped", reason=f"extended from {config.train.steps} to {steps} steps")
-        _rename_after(out / "eval" / "scores.json", f"step-{config.train.steps}")
-        folder.extend(extended.train.steps)
-    return extended
+        train = overlay(config, {"train": length}).train
+        before = {name: value for name, value in vars(config.train).items() if name in length}
+        changed = [name for name in before if vars(train)[name] != before[name]]
+        if not changed:
+            return ""
+        rows = folder.read_metrics()
+        _check_length(out, config, train, rows)
+        told = [
+            f"{spell(vars(train)[name])} {_WORDS[name]} instead of {spell(before[name])}" for name in changed
+        ]
+        folder.update_status(status="stopped", reason=f"extended: {', '.join(told)}")
+        _rename_after(out / "eval" / "scores.json", f"step-{rows[-1]['step'] if rows else 0}")
+        folder.extend({name: vars(train)[name] for name in changed})
+    return ", ".join(told)
+
+
+_WORDS = {"steps": "steps", "max_responses": "responses"}
+
+
+def _check_length(out: Path, config: Config, train: TrainConfig, rows: Sequence[Mapping[str, Any]]) -> None:
+    """A run cannot end before where it is, and more steps alone do not help one whose budget is used up."""
+    taken = max((row["step"] for row in rows), default=0)
+    if train.steps < max(taken, 1):
+        raise UserError(
+            f"{out} has taken {taken} of its {config.train.steps} steps, so it cannot end after {train.steps}"
+        )
+    budget, sampled = train.max_responses, max((row.get(TOTAL_RESPONSES, 0) for row in rows), default=0)
+    if budget is None or taken == 0:
+        return
+    if budget < sampled:
+        raise UserError(f"{out} has sampled {sampled} responses, so it cannot end after {budget}")
+    if budget - sampled < config.rollout.responses:
+        raise UserError(
+            f"{out} has used up its budget of {budget} responses: raise it too, by --set train.max_responses=N"
+        )
 
 
 @contextmanager

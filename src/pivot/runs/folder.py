@@ -80,10 +80,10 @@ class RunFolder:
             self.write_config(config)
         return config
 
-    def extend(self, steps: int) -> None:
-        """Set `train.steps`, the one setting of a run that may change without being taken for damage."""
+    def extend(self, length: Mapping[str, int | None]) -> None:
+        """Set `steps` or `max_responses` of `train`: they may change without being taken for damage."""
         config = self.read_config()
-        self.write_config({**config, "train": {**config["train"], "steps": steps}})
+        self.write_config({**config, "train": {**config["train"], **length}})
 
     @property
     def id(self) -> str:

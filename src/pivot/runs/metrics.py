@@ -18,6 +18,7 @@ from pivot.types import Response, Reward, RolloutGroup
 
 Row = dict[str, float | list[int]]
 QUANTILES = (5, 25, 50, 75, 95)
+TOTAL_RESPONSES = "rollout/total_responses"
 UNLIKELY = 0.1
 """Tokens below this probability count as unlikely."""
 COUNTS = ("ratio_sum", "ratio_tokens", "ratio_max", "clip_low_tokens", "clip_high_tokens", "dual_clip_tokens")
@@ -97,6 +98,8 @@ def _rollout(outcome: StepOutcome) -> Row:
         "rollout/groups_dropped": len(selection.sampled) - len(selection.kept) - len(selection.surplus),
         "rollout/tries": selection.rounds,
         "rollout/tokens": sum(lengths),
+        TOTAL_RESPONSES: outcome.total.responses,
+        "rollout/total_tokens": outcome.total.tokens,
         **({} if outcome.noise_level is None else {"rollout/noise_level": outcome.noise_level}),
         **({} if outcome.num_stored is None else {"rollout/groups_stored": outcome.num_stored}),
     }

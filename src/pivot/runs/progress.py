@@ -45,9 +45,16 @@ class Progress:
     """
 
     def __init__(
-        self, total_steps: int, *, first_step: int = 1, quiet: bool = False, stream: TextIO | None = None
+        self,
+        total_steps: int,
+        *,
+        first_step: int = 1,
+        max_responses: int | None = None,
+        quiet: bool = False,
+        stream: TextIO | None = None,
     ):
-        """`first_step` is the first step of this process; the time left is estimated from there."""
+        """The time left is estimated from `first_step` on, the first of this process; a run with a budget of
+        responses may end before its last step."""
         shown = stream or sys.stdout
         self._display = Display()
         if not quiet and shown.isatty():
@@ -57,6 +64,7 @@ class Progress:
         self.clock = PhaseClock(on_change=self._display.phase)
         self._total = total_steps
         self._before = first_step - 1
+        self._max_responses = max_responses
         self._run = PhaseClock()
 
     def __enter__(self) -> Self:
@@ -82,8 +90,12 @@ class Progress:
     def step_done(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Show a finished step and start the clock of the next one."""
         done = max(1, step - self._before)
-        seconds_left = self._run.elapsed / done * max(0, self._total - step)
-        self._display.step(step, summarise(metrics), seconds_left)
+        shown, steps_left = summarise(metrics), max(0.0, self._total - step)
+        sampled = metrics.get("rollout/total_responses", 0)
+        if self._max_responses is not None and sampled:
+            shown = {"responses": f"{sampled}/{self._max_responses}", **shown}
+            steps_left = min(steps_left, step * max(0.0, self._max_responses / sampled - 1))
+        self._display.step(step, shown, self._run.elapsed / done * steps_left)
         self.clock.restart()
 
     def expect(self, total_steps: int) -> None:

@@ -13,7 +13,7 @@ from pivot.runs.checkpoint import Checkpoint, CheckpointStore
 from pivot.runs.folder import RunFolder
 from pivot.terminal import printable
 
-MAY_CHANGE = ("train.steps",)
+MAY_CHANGE = ("train.steps", "train.max_responses")
 """Settings that `RunFolder.extend` changes."""
 SHOWN = 3
 """Changed settings that a message names."""

@@ -154,6 +154,7 @@ class Run:
         self.progress = Progress(
             config.train.steps,
             first_step=self.finished_steps + 1,
+            max_responses=config.train.max_responses,
             quiet=self._host.quiet,
             stream=self._host.stream,
         )
@@ -181,7 +182,7 @@ class Run:
                     stack.enter_context(self.progress)
                     stack.enter_context(self.stopping)
                     self._begin(open_engine, stack)
-                    while self.finished_steps < self.config.train.steps and not self.stopping:
+                    while not self._is_last(self.finished_steps) and not self.stopping:
                         self.stopping.stepping = True
                         self._step()
                     finished = self._finish()
@@ -236,7 +237,7 @@ class Run:
         for tracker in self.trackers:
             stack.callback(tracker.close)
         if start:
-            load_state(self.trainer, start.path)
+            load_state(self.trainer, start.path, self.folder.read_metrics())
             self.progress.say(f"resuming after step {self.trainer.finished_steps} of {config.train.steps}")
         else:
             self._measure("before")
@@ -325,12 +326,16 @@ class Run:
         self._callbacks.call("on_step", outcome.step, row)
         return row
 
+    def _is_last(self, step: int) -> bool:
+        """Whether nothing comes after this step: it is the last one, or the budget of responses is used up."""
+        return step >= self.config.train.steps or self.trainer.groups_left == 0
+
     def _save_is_due(self, step: int) -> bool:
         """Every so many steps, at the end, and where the next step would leave too much work unsaved."""
         checkpoint = self.config.checkpoint
         at_stake = time.monotonic() - self._saved_at + (self._step_seconds or 0.0)
         is_long = at_stake > 60 * checkpoint.minutes
-        return step % checkpoint.every == 0 or step == self.config.train.steps or is_long
+        return step % checkpoint.every == 0 or self._is_last(step) or is_long
 
     def _seconds_left(self) -> float | None:
         """Expected until the step ends; None if its update has begun, so that the step before it is gone."""
@@ -349,7 +354,7 @@ class Run:
         row |= found
         for sentence in sentences:
             self.progress.say(f"step {step}: {sentence}")
-        if self.validation and (step % config.eval.every == 0 or step == config.train.steps):
+        if self.validation and (step % config.eval.every == 0 or self._is_last(step)):
             row |= self.evaluation.validate(self.validation)
             self.scores[step] = row["eval/accuracy"]
             scores = {key.removeprefix("eval/"): row[key] for key in row if key.startswith("eval/")}
@@ -384,7 +389,8 @@ class Run:
             self.progress.say(
                 f"step {step}: no group has both right and wrong responses{rule}; the weights stay the same"
             )
-        if log.rollouts_per_step and (step % log.rollouts_every == 0 or step in (1, self.config.train.steps)):
+        is_shown = step % log.rollouts_every == 0 or step == 1 or self._is_last(step)
+        if log.rollouts_per_step and is_shown:
             records = rollout_records(outcome, self.trainer.engine, log.rollouts_per_step)
             self.folder.append_rollouts(records)
             self._show_samples(step, records)
@@ -427,7 +433,7 @@ class Run:
             self._save()
         self._settle()
         self.stopping.stepping = False
-        if self.finished_steps < self.config.train.steps:
+        if not self._is_last(self.finished_steps):
             return False
         self.guard.check_end()
         self._measure("after")
@@ -446,6 +452,8 @@ def summary_of(config: Config) -> str:
     """The recipe, and the settings that decide most about cost and outcome."""
     train, rollout = config.train, config.rollout
     duration = f"{train.steps} steps" if train.epochs is None else f"{train.epochs} epochs"
+    if train.max_responses is not None:
+        duration += f" or {train.max_responses} responses"
     return (
         f"recipe {config.recipe}: lr {train.lr:g}, {config.model.dtype}, {duration}, {train.prompts_per_step} prompts "
         f"x {rollout.responses} responses per step, at most {rollout.max_tokens} tokens per response"

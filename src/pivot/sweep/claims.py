@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pivot.report.tables import Column, Row, Table
+from pivot.sweep.axes import is_selected
 from pivot.sweep.plan import Claim, Plan
 from pivot.sweep.runs import SweepRun
 from pivot.sweep.schedule import best_variant
@@ -54,13 +55,22 @@ def _sides(plan: Plan, runs: Sequence[SweepRun], claim: Claim) -> list[tuple[str
         pairs = [(name, plan.counterpart(name, claim.than)) for name in plan.variants(claim.better)]
         if len(pairs) == 1 and pairs[0][1] is None:  # the base model against every value
             pairs = [(claim.better, name) for name in plan.variants(claim.than)]
-        return [(name, other) for name, other in pairs if other is not None]
+        return [
+            (name, other)
+            for name, other in pairs
+            if other is not None and _is_claimed(plan, claim, name, other)
+        ]
     best = [best_variant(plan, runs, family) or family for family in (claim.better, claim.than)]
     return [(best[0], best[1])]
 
 
+def _is_claimed(plan: Plan, claim: Claim, *names: str) -> bool:
+    varied = [plan.arms[name].values for name in names if plan.arms[name].values]
+    return all(is_selected(values, claim.at) for values in varied)
+
+
 def _judge(plan: Plan, runs: Sequence[SweepRun], claim: Claim, better: str, than: str) -> Judged:
-    measure = claim.measure or ("accuracy" if plan.sets else "final")
+    measure = claim.measure or ("accuracy" if plan.averaged else "final")
     sides = [[run for run in runs if run.arm == name] for name in (better, than)]
     needed = max(map(len, sides), default=0)
     pairs = []

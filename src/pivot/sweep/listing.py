@@ -11,9 +11,10 @@ from pivot.config import Config
 from pivot.config.methods import find_method
 from pivot.config.schema import all_fields
 from pivot.sweep import estimate
+from pivot.sweep.axes import setting_text
 from pivot.sweep.claims import judge_claims
 from pivot.sweep.followups import followups
-from pivot.sweep.plan import Engine, Plan, setting_text
+from pivot.sweep.plan import Engine, Plan
 from pivot.sweep.runs import SweepRun
 from pivot.sweep.schedule import best_variant, due_tasks, families
 from pivot.sweep.scores import unmeasured
@@ -62,7 +63,7 @@ def _describe_run(run: SweepRun, is_due: bool) -> Iterator[str]:
         estimated = estimate.estimate_training(run.config)
         yield f"  estimate: {estimated.text() if estimated else 'unknown: the model has no known size'}"
     if run.plan.sets:
-        yield f"  evaluate: {_typed(run.eval_command(run.plan.benchmarks))}"
+        yield f"  evaluate: {_typed(run.eval_command(run.benchmarks))}"
 
 
 def _status(run: SweepRun) -> str:

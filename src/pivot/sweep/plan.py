@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -13,12 +12,16 @@ from pivot.config import load_file, overlay
 from pivot.config.methods import find_method
 from pivot.errors import UserError, nearest
 from pivot.evaluation.sets import check_name, expand
+from pivot.sweep.axes import Axis, Selection, combinations, is_selected, read_axes, read_selection
 
-Rendering = Literal["accuracy", "overhead", "dynamics", "sensitivity"]
+Rendering = Literal["accuracy", "overhead", "dynamics", "sensitivity", "rollouts"]
 Sampler = Literal["native", "vllm"]
 PLACEHOLDER = re.compile(r"\{(.+?)\}")
 FILLED = ("data", "limits", "results")
 """Placeholders of `then` besides the arms: the first benchmark, the recipe's limits as options, the results folder."""
+
+TRAIN = "train"
+"""Among the benchmarks: the prompts that a run was trained on."""
 
 MEASURES = {
     "accuracy": "mean accuracy of the last checkpoint over the plan's benchmarks",
@@ -27,6 +30,8 @@ MEASURES = {
     "area": "area under the validation curve over steps",
     "area_rollouts": "area under the validation curve over sampled responses, as far as both arms got",
     "equal_rollouts": "validation accuracy after equally many sampled responses",
+    "equal_tokens": "validation accuracy after equally many sampled tokens",
+    "equal_time": "validation accuracy after equally long training (processor time without a GPU)",
 }
 """What a claim can be about, besides the name of a benchmark. Areas are divided by their width: a mean accuracy."""
 
@@ -66,8 +71,12 @@ class Arm:
     """Settings that only the user can give (`--set`); without them the arm is listed and left out."""
     paper: tuple[float | None, ...] = ()
     """The numbers that the paper prints for it, in the order of the first table's columns; null: none printed."""
+    at: Selection = field(default_factory=dict)
+    """Axis of `vary` -> the values at which it runs; an axis that is not there: all."""
     family: str = ""
     """Of an arm that `vary` has made: the arm it was made from. Not written in a plan."""
+    values: Mapping[str, str] = field(default_factory=dict)
+    """Likewise: axis -> label of its value."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +89,21 @@ class Claim:
     """One of MEASURES or a benchmark of the plan; empty: `accuracy`, or `final` where the plan has no benchmarks."""
     margin: float | None = None
     """Points. An interval around 0 that reaches further decides nothing: "cannot be told"."""
+    at: Selection = field(default_factory=dict)
+    """Axis of `vary` -> the values at which it is claimed; an axis that is not there: all."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Runs that come before those of later stages."""
+
+    arms: tuple[str, ...] = ()
+    """None: all."""
+    at: Selection = field(default_factory=dict)
+    """Axis of `vary` -> values; an axis that is not there: all."""
+
+    def has(self, name: str, arm: Arm) -> bool:
+        return (not self.arms or bool({name, arm.family} & {*self.arms})) and is_selected(arm.values, self.at)
 
 
 @dataclass(frozen=True)
@@ -112,13 +136,20 @@ class Plan:
     """The settings on the x axes of the sensitivity figure."""
     then: tuple[str, ...] = ()
     """Commands after the runs: `report {PIVOT}`. `{ARM}` is the arm's first run or the base model's name."""
-    vary: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Setting -> values: every trained arm runs at each of them, with several settings at each combination."""
+    vary: Mapping[str, Axis] = field(default_factory=dict)
+    """Setting or name -> values: every trained arm runs at each of them, with several axes at each combination."""
     screen: int = 0
     """Seeds that run at every value of `vary`; the others run at the arm's best on the validation split. 0: all."""
     arms: Mapping[str, Arm] = field(default_factory=dict)
     """Name -> arm, one for each value of `vary`."""
     claims: tuple[Claim, ...] = ()
+    stages: tuple[Stage, ...] = ()
+    """What runs first; the runs of no stage come last."""
+
+    def stage(self, name: str) -> int:
+        """The number of the first stage that an arm belongs to."""
+        found = (i for i, stage in enumerate(self.stages) if stage.has(name, self.arms[name]))
+        return next(found, len(self.stages))
 
     def variants(self, family: str) -> list[str]:
         """The arms that `vary` has made from one; without `vary` the arm itself."""
@@ -138,81 +169,88 @@ class Plan:
         return expand(self.benchmarks)
 
     @property
+    def averaged(self) -> list[str]:
+        """The benchmarks of prompts that no run was trained on."""
+        return [name for name in self.sets if name != TRAIN]
+
+    @property
     def num_columns(self) -> int:
         """Columns of the first table that the paper has too."""
         if self.render[:1] == ("overhead",):
             return 3
-        return len(self.sets) + 1 + (self.baseline is not None)
+        return len(self.averaged) + 1 + (self.baseline is not None)
 
 
 def load_plan(path: Path) -> Plan:
     """The plan in a YAML, TOML or JSON file; a UserError names the first thing in it that makes no sense."""
     raw = load_file(path)
-    listed = {key: raw.pop(key, None) for key in ("arms", "vary", "claims")}
+    listed = {key: raw.pop(key, None) for key in ("arms", "vary", "claims", "stages")}
     plan = overlay(Plan(name=path.stem), raw, f"{path}: ")
     arms = listed["arms"]
     if not isinstance(arms, Mapping) or not arms:
         raise UserError(
             f"{path}: arms is {arms!r}, but must name at least one, such as DAPO: {{method: dapo}}."
         )
+    axes = read_axes(listed["vary"] or {}, f"{path}: vary")
     plan = replace(
         plan,
-        arms={str(name): _arm(given, f"{path}: arms.{name}") for name, given in arms.items()},
-        vary=_varied(listed["vary"] or {}, f"{path}: vary"),
-        claims=tuple(_claim(given, f"{path}: claims") for given in listed["claims"] or ()),
+        arms={str(name): _arm(given, axes, f"{path}: arms.{name}") for name, given in arms.items()},
+        vary=axes,
+        claims=tuple(_claim(given, axes, f"{path}: claims") for given in listed["claims"] or ()),
+        stages=tuple(_stage(given, axes, f"{path}: stages") for given in listed["stages"] or ()),
     )
     _check(plan, path)
-    return replace(plan, arms=_vary(plan.arms, plan.vary))
+    return replace(plan, arms=_vary(plan.arms, axes))
 
 
-def _arm(given: Any, where: str) -> Arm:
+def _arm(given: Any, axes: Mapping[str, Axis], where: str) -> Arm:
     if not isinstance(given, Mapping):
         raise UserError(
             f"{where} is {given!r}, but must be a mapping such as {{method: dapo}} or {{base: true}}."
         )
-    arm = overlay(Arm(), given, f"{where}.")
-    if arm.base and {"method", "settings"} & given.keys():
+    arm = _with_selection(Arm(), given, axes, where)
+    if arm.base and {"method", "settings", "at"} & given.keys():
         raise UserError(f"{where} is the model before training (base: true): leave method and settings out.")
     if not arm.base:
         find_method(arm.method)
     return arm
 
 
-def _claim(given: Any, where: str) -> Claim:
+def _with_selection(start: Any, given: Mapping[str, Any], axes: Mapping[str, Axis], where: str) -> Any:
+    """`start` with the fields of a mapping, `at` among them."""
+    others = {key: value for key, value in given.items() if key != "at"}
+    return replace(
+        overlay(start, others, f"{where}."), at=read_selection(given.get("at", {}), axes, f"{where}.at")
+    )
+
+
+def _stage(given: Any, axes: Mapping[str, Axis], where: str) -> Stage:
+    if not isinstance(given, Mapping):
+        raise UserError(f"{where} has {given!r}, but a stage is a mapping such as {{arms: [DAPO, PIVOT]}}.")
+    return _with_selection(Stage(), given, axes, where)
+
+
+def _claim(given: Any, axes: Mapping[str, Axis], where: str) -> Claim:
     if not isinstance(given, Mapping) or not {"better", "than"} <= given.keys():
         raise UserError(
             f"{where} has {given!r}, but a claim is a mapping such as {{better: PIVOT, than: DAPO}}."
         )
-    return overlay(Claim(), given, f"{where}.")
+    return _with_selection(Claim(), given, axes, where)
 
 
-def _varied(given: Any, where: str) -> dict[str, tuple[str, ...]]:
-    if not isinstance(given, Mapping) or not all(isinstance(v, Sequence) and v for v in given.values()):
-        raise UserError(f"{where} is {given!r}, but must give values, such as {{train.lr: [1e-6, 2e-6]}}.")
-    return {str(path): tuple(map(setting_text, values)) for path, values in given.items()}
-
-
-def setting_text(value: object) -> str:
-    """A value as `--set` takes it."""
-    if value is None or isinstance(value, bool):
-        return "null" if value is None else str(value).lower()
-    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
-
-
-def _vary(arms: Mapping[str, Arm], vary: Mapping[str, tuple[str, ...]]) -> dict[str, Arm]:
+def _vary(arms: Mapping[str, Arm], axes: Mapping[str, Axis]) -> dict[str, Arm]:
     """Every trained arm at every combination of values: `PIVOT, lr=1e-6`."""
-    if not vary:
+    if not axes:
         return dict(arms)
     found: dict[str, Arm] = {}
     for name, arm in arms.items():
         if arm.base:
             found[name] = arm
             continue
-        for values in itertools.product(*vary.values()):
-            pairs = list(zip(vary, values, strict=True))
-            settings = tuple(f"{path}={value}" for path, value in pairs)
-            label = ", ".join([name, *(f"{path.rpartition('.')[2]}={value}" for path, value in pairs)])
-            found[label] = replace(arm, settings=(*arm.settings, *settings), family=name)
+        for values in combinations(axes, arm.at):
+            settings = [one for axis, label in values.items() for one in axes[axis].values[label]]
+            label = ", ".join([name, *values.values()])
+            found[label] = replace(arm, settings=(*arm.settings, *settings), family=name, values=values)
     return found
 
 
@@ -225,8 +263,11 @@ def _check(plan: Plan, path: Path) -> None:
         raise UserError(
             f"{path}: screen is {plan.screen}, but must be from 0 to {plan.seeds}, the number of seeds."
         )
-    for name in plan.sets:
+    for name in plan.averaged:
         check_name(name)
+    for name in (name for stage in plan.stages for name in stage.arms):
+        if name not in plan.arms:
+            raise UserError(f"{path}: a stage names arm {name!r}; {nearest(name, plan.arms)}.")
     if plan.baseline is not None and plan.baseline not in plan.arms:
         raise UserError(f"{path}: baseline is {plan.baseline!r}; {nearest(plan.baseline, plan.arms)}.")
     for name in (name for text in plan.then for name in PLACEHOLDER.findall(text)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 
@@ -21,10 +22,12 @@ from pivot.report.groups import RunGroup, RunGroups
 from pivot.report.page import Page
 from pivot.report.run import read_run
 from pivot.report.tables import Column, Row, Table, Value, to_html, to_markdown, write_tables
+from pivot.sweep.axes import combinations
 from pivot.sweep.claims import claims_table, judge_claims
 from pivot.sweep.followups import results_folder
-from pivot.sweep.plan import Plan
-from pivot.sweep.runs import SweepRun
+from pivot.sweep.learning import rollout_charts
+from pivot.sweep.plan import TRAIN, Plan
+from pivot.sweep.runs import SweepRun, slug
 from pivot.sweep.schedule import best_variant, families
 from pivot.sweep.scores import ArmScores, count, mean, read_curve, spread
 
@@ -52,9 +55,11 @@ def _rendered(plan: Plan, runs: Sequence[SweepRun]) -> tuple[list[Table], list[C
     charts: list[Chart] = []
     for wanted in plan.render:
         if wanted == "accuracy":
-            tables.append(accuracy_table(plan, runs))
+            tables += accuracy_tables(plan, runs)
         elif wanted == "overhead":
             tables += overhead_tables(plan, runs)
+        elif wanted == "rollouts":
+            charts += rollout_charts(plan, runs)
         elif wanted == "dynamics":
             charts += _dynamics(runs)
         else:
@@ -77,15 +82,30 @@ def _page(plan: Plan, tables: Sequence[Table], charts: list[Chart], compared: Pa
     return page.html()
 
 
+def accuracy_tables(plan: Plan, runs: Sequence[SweepRun]) -> list[Table]:
+    """One table; where values of `vary` have names, one for each of their combinations."""
+    if plan.screen or not any(axis.is_named for axis in plan.vary.values()):
+        return [accuracy_table(plan, runs)]
+    tables = []
+    for values in combinations(plan.vary, {}):
+        label = ", ".join(values.values())
+        arms = {name: arm for name, arm in plan.arms.items() if not arm.values or arm.values == values}
+        if any(arm.values for arm in arms.values()):
+            some = replace(plan, arms=arms, title=f"{plan.title}, {label}")
+            table = accuracy_table(some, [run for run in runs if run.arm in arms])
+            tables.append(replace(table, name=f"{plan.name}-{slug(label)}"))
+    return tables
+
+
 def accuracy_table(plan: Plan, runs: Sequence[SweepRun]) -> Table:
     """A row per arm: accuracy on each benchmark, their mean, its gain over the baseline, the seeds behind it, and how
     many of the groups that steps asked for they trained on. Without benchmarks: validation accuracy."""
     arms = _shown_arms(plan, runs)
     names = plan.sets or ["final", "best"]
     scores = {arm: ArmScores.read([run for run in runs if run.arm == arm]) for arm in arms}
-    averaged = plan.sets or names[:1]
+    averaged = plan.averaged or names[:1]
     columns = [Column(HEADINGS.get(name, VALIDATION.get(name, name))) for name in names]
-    columns += [Column("Avg.")] if plan.sets else []
+    columns += [Column("Avg.")] if plan.averaged else []
     columns += [Column("Δ, %", best=None, form="+.2f")] if plan.baseline else []
     columns += [Column("Seeds", best=None), Column("Groups, %", best=None, form=".1f")]
     rows = []
@@ -93,7 +113,7 @@ def accuracy_table(plan: Plan, runs: Sequence[SweepRun]) -> Table:
         averages, is_base = found.averages(averaged), plan.arms[arm].base
         values: list[Value] = [mean(found.values(name)) for name in names]
         spreads = [spread(found.values(name)) for name in names]
-        if plan.sets:
+        if plan.averaged:
             values.append(mean(averages))
             spreads.append(spread(averages))
         if plan.baseline:
@@ -107,8 +127,8 @@ def accuracy_table(plan: Plan, runs: Sequence[SweepRun]) -> Table:
     return Table(plan.name, f"{plan.title}: {_how(plan)}", "Method", tuple(columns), tuple(rows))
 
 
-VALIDATION = {"final": "Validation", "best": "Best on the way"}
-"""Columns of a plan without benchmarks."""
+VALIDATION = {"final": "Validation", "best": "Best on the way", TRAIN: "Training prompts"}
+"""Columns of a plan without benchmarks, and of the prompts that a run was trained on."""
 
 
 def _shown_arms(plan: Plan, runs: Sequence[SweepRun]) -> list[str]:
@@ -155,7 +175,7 @@ def _gain(value: float | None, base: float | None) -> float | None:
 
 def _how(plan: Plan) -> str:
     """What the numbers are, for the caption."""
-    what = f"accuracy@{plan.samples}" if plan.sets else "validation accuracy"
+    what = f"accuracy@{plan.samples}" if plan.averaged else "validation accuracy"
     said = f"{what}, %, mean over seeds; {_origin(plan)}"
     if plan.limit is not None:
         said += f"; the first {plan.limit} rows of each set"
@@ -240,7 +260,7 @@ def _points(plan: Plan, runs: Sequence[SweepRun], path: str) -> list[tuple[float
     members = max(alike.values(), key=len)
     points = []
     for arm, value in members.items():
-        found = ArmScores.read([run for run in runs if run.arm == arm]).averages(plan.sets)
+        found = ArmScores.read([run for run in runs if run.arm == arm]).averages(plan.averaged)
         if found:
             points.append((float(value), float(np.mean(found)) / 100, (spread(found) or 0.0) / 100))
     return points

@@ -11,14 +11,23 @@ from pathlib import Path
 from typing import Any
 
 from pivot import recipes
-from pivot.config import Config, PromptConfig, apply_settings, from_dict, overlay, to_dict, validate
+from pivot.config import (
+    Config,
+    PromptConfig,
+    apply_settings,
+    from_dict,
+    overlay,
+    to_dict,
+    validate,
+)
+from pivot.config.datasets import as_evaluated
 from pivot.config.methods import find_method, settings_for
 from pivot.config.schema import all_fields
 from pivot.config.validation import problems
 from pivot.errors import UserError
 from pivot.evaluation.sets import expand
 from pivot.runs.folder import has_progress, read_status
-from pivot.sweep.plan import MEASURES, Arm, Engine, Plan
+from pivot.sweep.plan import MEASURES, TRAIN, Arm, Engine, Plan
 
 NO_NUMBERS = ("recipe", "plugins", "log", "checkpoint")
 """Fields and sections that change no number of a run; what a plugin registers is named by other settings."""
@@ -70,7 +79,18 @@ class SweepRun:
     @property
     def when(self) -> str | None:
         """How the evaluations of this model are marked: its last checkpoint."""
-        return None if self.seed is None else f"step-{self.config.train.steps}"
+        if self.seed is None:
+            return None
+        # A run with a budget of responses may end before its last step.
+        ended = (
+            None if self.config.train.max_responses is None else read_status(self.folder).get("saved_step")
+        )
+        return f"step-{ended or self.config.train.steps}"
+
+    @property
+    def benchmarks(self) -> list[str]:
+        """The plan's, without the training prompts of a model that was not trained."""
+        return [name for name in self.plan.benchmarks if self.seed is not None or name != TRAIN]
 
     @property
     def is_trained(self) -> bool:
@@ -100,7 +120,7 @@ class SweepRun:
             "--model",
             self.model,
             "--benchmarks",
-            ",".join(benchmarks),
+            ",".join(as_evaluated(self.config.data)[0] if name == TRAIN else name for name in benchmarks),
         ]
         words += ["--samples", str(plan.samples)]
         words += [] if plan.limit is None else ["--limit", str(plan.limit)]
@@ -149,6 +169,7 @@ def _arm_runs(plan: Plan, name: str, arm: Arm, out: Path, overrides: Overrides) 
                     "a plan compares runs of equal length: set train.steps instead of train.epochs"
                 )
             _check_curve(plan, config)
+            _check_training_set(plan, config)
         folder = _folder(out, plan, config, _folder_name(plan, arm, seed, config, given))
         yield SweepRun(plan, name, seed, config, settings, folder, missing, overrides)
 
@@ -162,6 +183,18 @@ def _check_curve(plan: Plan, config: Config) -> None:
         what = f"a claim about {asked[0]!r}" if asked else "screen"
         raise UserError(
             f"{what} needs the validation curve, but eval.every is 0: set how often it is measured."
+        )
+
+
+def _check_training_set(plan: Plan, config: Config) -> None:
+    """An evaluation on the training prompts reads one set, and no rows that the run did not train on."""
+    size, sets = config.data.size, config.data.sets
+    if TRAIN in plan.sets and (
+        len(sets) > 1 or (size is not None and (plan.limit is None or plan.limit > size))
+    ):
+        raise UserError(
+            f"benchmark `{TRAIN}` evaluates the prompts of one training set: name one in data.train, and give "
+            "`limit` at most data.size rows."
         )
 
 
@@ -202,14 +235,23 @@ def _folder_name(plan: Plan, arm: Arm, seed: int | None, config: Config, given: 
     """
     if seed is None:
         told = hashlib.sha256(config.model.path.encode()).hexdigest()[:8]
-        return f"base-{_slug(Path(config.model.path).name)}-{told}"
-    words = [arm.method]
+        return f"base-{slug(Path(config.model.path).name)}-{told}"
+    words, named = [arm.method], _named(plan, arm)
     for i, setting in enumerate(arm.settings):
+        if any(setting in settings for settings in named.values()):
+            continue
         common = settings_for(find_method(arm.method), plan.settings)
         without = (*common, *arm.settings[:i], *arm.settings[i + 1 :], *given)
         if _config(plan.recipe, arm, seed, without) != config:
             words.append(setting.partition("=")[0].rpartition(".")[2] + "-" + setting.partition("=")[2])
-    return f"{_slug('-'.join(words))}-seed-{seed}-{digest(config, plan.engine)}"
+    words += named
+    return f"{slug('-'.join(words))}-seed-{seed}-{digest(config, plan.engine)}"
+
+
+def _named(plan: Plan, arm: Arm) -> dict[str, tuple[str, ...]]:
+    """Label -> settings of the arm's values that have names."""
+    axes = {name: plan.vary[name] for name in arm.values if plan.vary[name].is_named}
+    return {arm.values[name]: axis.values[arm.values[name]] for name, axis in axes.items()}
 
 
 def _folder(out: Path, plan: Plan, config: Config, name: str) -> Path:
@@ -234,5 +276,5 @@ def digest(config: Config, engine: Engine) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
-def _slug(text: str) -> str:
+def slug(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from pivot.sweep.followups import FollowUp, followups
-from pivot.sweep.plan import Plan
+from pivot.sweep.plan import Arm, Plan
 from pivot.sweep.pool import Command, Outcome, Pool
 from pivot.sweep.runs import SweepRun
 from pivot.sweep.scores import mean, read_curve, unmeasured
@@ -57,7 +57,7 @@ def run_sweep(plan: Plan, runs: Sequence[SweepRun], pool: Pool, say: Callable[[s
     outcome = SweepOutcome(left_out=[run for run in runs if run.missing])
     attempted: set[tuple[str, bool]] = set()
     while not outcome.stopped:
-        tasks = [task for task in due_tasks(plan, runs) if task.key not in attempted]
+        tasks = in_order(plan, (task for task in due_tasks(plan, runs) if task.key not in attempted))
         if not tasks:
             break
         attempted.update(task.key for task in tasks)
@@ -87,6 +87,23 @@ def due_tasks(plan: Plan, runs: Sequence[SweepRun]) -> Iterator[RunTask]:
         chosen = best.get(plan.arms[run.arm].family, run.arm) == run.arm
         if chosen or (run.seed is not None and run.seed < plan.screen):
             yield RunTask(run, evaluate=chosen)
+
+
+def in_order(plan: Plan, tasks: Iterable[RunTask]) -> list[RunTask]:
+    """By stage; within one seed by seed for each value of `vary`, so that early claims can be judged early."""
+    if not plan.stages:
+        return list(tasks)
+    places = {name: place for place, name in enumerate(dict.fromkeys(map(_values, plan.arms.values())))}
+
+    def place(task: RunTask) -> tuple[int, ...]:
+        arm, seed = plan.arms[task.run.arm], task.run.seed
+        return plan.stage(task.run.arm), places[_values(arm)], -1 if seed is None else seed
+
+    return sorted(tasks, key=place)
+
+
+def _values(arm: Arm) -> tuple[str, ...]:
+    return tuple(arm.values.values())
 
 
 def best_variant(plan: Plan, runs: Sequence[SweepRun], family: str) -> str | None:

@@ -8,16 +8,19 @@ from typing import Any
 
 import numpy as np
 
+from pivot.config.datasets import as_evaluated
 from pivot.evaluation.scoring import read_scores
+from pivot.evaluation.sets import expand
 from pivot.jsonl import read_rows
-from pivot.sweep.plan import MEASURES
+from pivot.sweep.plan import MEASURES, TRAIN
 from pivot.sweep.runs import OLD_NAMES, SweepRun
 
 
 def accuracies(run: SweepRun) -> dict[str, float]:
     """Benchmark -> accuracy of the last checkpoint with the plan's samples, limit and settings."""
     entries = read_scores(run.folder / "eval" / "scores.json")
-    return {entry["name"]: float(entry["accuracy"]) for entry in entries if _counts(entry, run)}
+    names = {as_evaluated(run.config.data)[1]: TRAIN} if TRAIN in run.benchmarks else {}
+    return {str(names.get(e["name"], e["name"])): float(e["accuracy"]) for e in entries if _counts(e, run)}
 
 
 def _counts(entry: dict[str, Any], run: SweepRun) -> bool:
@@ -40,7 +43,7 @@ def fullness(run: SweepRun) -> float | None:
 def unmeasured(run: SweepRun) -> list[str]:
     """The plan's benchmarks that are still to be evaluated."""
     done = accuracies(run)
-    return [name for name in run.plan.sets if name not in done]
+    return [name for name in expand(run.benchmarks) if name not in done]
 
 
 @dataclass(frozen=True)
@@ -55,17 +58,36 @@ class Curve:
     rollouts: Sequence[float]
     """Responses sampled until then, those that the filter drops included."""
     accuracy: Sequence[float]
+    tokens: Sequence[float] = ()
+    """Likewise sampled tokens; nothing where they were not logged."""
+    seconds: Sequence[float] = ()
+    """Likewise, without evaluations: the processor's without a GPU, which other work on the machine changes little,
+    else the clock's."""
 
 
 def read_curve(run: SweepRun) -> Curve | None:
     """None where the run has not been evaluated on its validation split."""
     rows = read_rows(run.folder / "metrics.jsonl") if run.seed is not None else []
-    sampled = np.cumsum([row.get("rollout/groups", 0) * run.config.rollout.responses for row in rows])
     points = [i for i, row in enumerate(rows) if row.get("eval/accuracy") is not None]
     if not points:
         return None
-    columns = ([rows[i]["step"] for i in points], [float(sampled[i]) for i in points])
-    return Curve(*columns, [float(rows[i]["eval/accuracy"]) for i in points])
+    groups = np.cumsum([row.get("rollout/groups", 0) for row in rows]) * run.config.rollout.responses
+    timed = "time/step" if any("memory/gpu_peak_gb" in row for row in rows) else "time/processor"
+    return Curve(
+        steps=[rows[i]["step"] for i in points],
+        rollouts=[float(groups[i]) for i in points],
+        accuracy=[float(rows[i]["eval/accuracy"]) for i in points],
+        tokens=_summed(rows, "rollout/tokens", points),
+        seconds=_summed(rows, timed, points),
+    )
+
+
+def _summed(rows: Sequence[dict[str, Any]], key: str, points: Sequence[int]) -> Sequence[float]:
+    """A metric's sum up to each point; nothing where a step lacks it."""
+    if not all(key in row for row in rows):
+        return ()
+    sums = np.cumsum([row[key] for row in rows])
+    return [float(sums[i]) for i in points]
 
 
 def area(places: Sequence[float], heights: Sequence[float]) -> float:
@@ -87,13 +109,17 @@ def measure_pair(measure: str, first: SweepRun, second: SweepRun) -> tuple[float
 
 
 def _benchmark_accuracy(run: SweepRun, measure: str) -> float | None:
-    done, wanted = accuracies(run), run.plan.sets if measure == "accuracy" else [measure]
+    done, wanted = accuracies(run), run.plan.averaged if measure == "accuracy" else [measure]
     return float(np.mean([done[name] for name in wanted])) if all(name in done for name in wanted) else None
 
 
-def _compare_curves(measure: str, *curves: Curve) -> tuple[float, float]:
-    end = min(curve.rollouts[-1] for curve in curves)
-    start = min(end, max(curve.rollouts[0] for curve in curves))
+def _compare_curves(measure: str, *curves: Curve) -> tuple[float, float] | None:
+    spent = {"equal_tokens": "tokens", "equal_time": "seconds"}.get(measure, "rollouts")
+    axes = [vars(curve)[spent] for curve in curves]
+    if not all(axes):
+        return None
+    end = min(axis[-1] for axis in axes)
+    start = min(end, max(axis[0] for axis in axes))
 
     def value(curve: Curve) -> float:
         if measure == "final":
@@ -102,8 +128,8 @@ def _compare_curves(measure: str, *curves: Curve) -> tuple[float, float]:
             return max(curve.accuracy)
         if measure == "area":
             return area(curve.steps, curve.accuracy)
-        if measure == "equal_rollouts":
-            return float(np.interp(end, curve.rollouts, curve.accuracy))
+        if measure.startswith("equal_"):
+            return float(np.interp(end, vars(curve)[spent], curve.accuracy))
         inside = [x for x in curve.rollouts if start < x < end]
         places = [start, *inside, end] if end > start else [end]
         return area(places, [float(np.interp(x, curve.rollouts, curve.accuracy)) for x in places])

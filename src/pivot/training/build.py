@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -88,6 +89,7 @@ def build_trainer(
         responses_per_prompt=replay.responses_per_prompt or config.rollout.responses,
         max_prompts=config.buffer.max_prompts,
         bucket_sigma=replay.bucket_sigma,
+        uniform=replay.replay_choice == "uniform",
         seed=seed,
     )
     experts = expert_demonstrations(config, prompts, engine.encoder)
@@ -97,7 +99,7 @@ def build_trainer(
         engine=engine,
         sources=_sources(config, prompts, buffer, sets or {"": list(prompts)}),
         store=_store(method, seed),
-        gate=ReplayGate(replay.solved_threshold, round(replay.warmup_share * config.train.steps)),
+        gate=ReplayGate(replay.solved_threshold, round(replay.warmup_share * planned_steps(config))),
         judge=judge,
         anchor_selector=AnchorSelector(method, engine, buffer, experts),
         clock=clock,
@@ -129,13 +131,24 @@ def plan_of(config: Config) -> StepPlan:
         sampling=Sampling(rollout.temperature, rollout.top_p, rollout.top_k, rollout.max_tokens),
         seed=config.train.seed,
         learning_rate=partial(learning_rate, config),
-        steps=config.train.steps,
+        steps=planned_steps(config),
         oversample=rollout.oversample,
         recompute_logprobs=rollout.recompute_logprobs,
         store_logprobs=config.method.trains_on_experience if stored is None else stored,
         overlong_cache=config.reward.overlong_cache,
         mask_truncated=config.reward.mask_truncated,
         importance_cap=config.sampling.importance_cap,
+        max_responses=config.train.max_responses,
+    )
+
+
+def planned_steps(config: Config) -> int:
+    """The steps of a run, or fewer where one round of sampling per step already uses up its budget of responses."""
+    train = config.train
+    if train.max_responses is None:
+        return train.steps
+    return min(
+        train.steps, math.ceil(train.max_responses / (train.prompts_per_step * config.rollout.responses))
     )
 
 

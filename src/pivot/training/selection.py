@@ -9,6 +9,7 @@ steps need one or two rounds.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -148,13 +149,15 @@ class Quotas:
     num_replayed: int
     """Groups wanted from the buffer, N_off."""
     max_tries: int = 20
-    """Rounds from both sources; then as many again from fresh prompts for what replay could not fill."""
+    """Rounds from both sources; then as many again from fresh prompts for what replay could not fill. 1: one in all."""
     filter_groups: bool = True
     """DAPO's dynamic sampling: keep only 0 < k < G."""
     oversample: bool = False
     """Ask for more prompts than are missing, by the share that the filter dropped in recent steps."""
     with_experience: bool = False
     """Off-PG: an old success takes the last slot of a replayed group, and the filter sees the group with it."""
+    max_groups: int = sys.maxsize
+    """Most groups to sample in this step: what the run's budget has left."""
 
     @property
     def total(self) -> int:
@@ -192,7 +195,7 @@ class Selection:
     def draw(self) -> list[RolloutGroup]:
         """The next round's prompts, without responses; none when the quotas are full or the tries used up."""
         left_open = self._missing(replayed=True)
-        if self.tries == self._last_try and left_open:
+        if self.tries == self._last_try and left_open and self.quotas.max_tries > 1:
             self._give_up_replay(left_open)
             self._last_try += self.quotas.max_tries
         if self.tries == self._last_try:
@@ -211,11 +214,13 @@ class Selection:
         if self.tries == self._last_try:
             return []
         asked = {replayed: self._asked_meanwhile(replayed, finished, pending) for replayed in (True, False)}
+        num_replayed = min(asked[True], self._room(replayed=True))
         draws = (
-            self.sources.buffer.draw(asked[True], exclude=self._used, step=self.step) if asked[True] else []
+            self.sources.buffer.draw(num_replayed, exclude=self._used, step=self.step) if num_replayed else []
         )
         self._used |= {draw.prompt_id for draw in draws}
-        ids = self.sources.stream.take(asked[False], exclude=self._used) if asked[False] else []
+        num_fresh = min(asked[False], self._room(replayed=False))
+        ids = self.sources.stream.take(num_fresh, exclude=self._used) if num_fresh else []
         self._used |= set(ids)
         self.tries += bool(draws or ids)
         return [*map(self._replayed_group, draws), *(RolloutGroup(self.sources.prompts[i]) for i in ids)]
@@ -268,14 +273,14 @@ class Selection:
         """Replayed prompts for the missing groups; what the buffer cannot supply becomes fresh."""
         if not missing:
             return []
-        asked = self._oversampled(missing, replayed=True)
+        asked = min(self._oversampled(missing, replayed=True), self._room(replayed=True))
         draws = self.sources.buffer.draw(asked, exclude=self._used, step=self.step)
         self._give_up_replay(max(0, missing - len(draws)))
         self._used |= {draw.prompt_id for draw in draws}
         return draws
 
     def _take_fresh(self, missing: int) -> list[str]:
-        asked = self._oversampled(missing, replayed=False) if missing else 0
+        asked = min(self._oversampled(missing, replayed=False), self._room(replayed=False)) if missing else 0
         ids = self.sources.stream.take(asked, exclude=self._used)
         self._used |= set(ids)
         return ids
@@ -285,6 +290,11 @@ class Selection:
         if not (self.quotas.oversample and self.quotas.filter_groups):
             return missing
         return self.sources.keep_rates.prompts_for(missing, replayed, *self._survived(replayed))
+
+    def _room(self, *, replayed: bool) -> int:
+        """Groups of a source that the budget has left; replay never takes more than its share of it."""
+        left = self.quotas.max_groups - len(self._used)
+        return left if not replayed else round(left * self.quotas.num_replayed / self.quotas.total)
 
     def _survived(self, replayed: bool) -> tuple[int, int]:
         """Groups of a source that carried a signal in this step, and how many were sampled."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -54,6 +55,20 @@ class StepPlan:
     """Leave truncated responses out of the loss."""
     importance_cap: float | None = None
     """Weigh tokens by the truncated ratio of trainer and sampler, where another program samples."""
+    max_responses: int | None = None
+    """Of the whole run; None: no limit."""
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """What a run has sampled so far, groups that the filter drops included."""
+
+    responses: int = 0
+    tokens: int = 0
+
+    def after(self, groups: Sequence[RolloutGroup]) -> Sampled:
+        lengths = [len(response) for group in groups for response in group.responses]
+        return Sampled(self.responses + len(lengths), self.tokens + sum(lengths))
 
 
 @dataclass
@@ -87,6 +102,8 @@ class StepOutcome:
     """Diffusion step of the noise that part of the responses were sampled under (NoisyRollout)."""
     num_stored: int | None = None
     """Stored groups that were trained on (SSR)."""
+    total: Sampled = Sampled()
+    """What the run has sampled up to the end of this step."""
 
 
 @dataclass
@@ -106,6 +123,13 @@ class Trainer:
     finished_steps: int = 0
     updating_step: int = 0
     """The latest step whose update has begun: from then on the weights are no longer those of the step before."""
+    sampled: Sampled = Sampled()
+
+    @property
+    def groups_left(self) -> int | None:
+        """How many groups the budget still allows; None without a budget."""
+        budget = self.plan.max_responses
+        return None if budget is None else max(0, budget - self.sampled.responses) // self.plan.responses
 
     def step(self) -> StepOutcome:
         """Sample until the step is full, then record, anchor, score, allocate and update."""
@@ -118,6 +142,7 @@ class Trainer:
         selection.close()
         self._record(selection.sampled, step)  # x -> {p-hat, Y+}, whatever the filter says
         outcome = StepOutcome(step, self.plan.learning_rate(step), selection, self.gate.is_open)
+        outcome.total = self.sampled
         self.gate.observe(_solved_ratio(selection.sampled), step)
         outcome.noise_level = self._noise_level(step)
         kept = self._refilled(selection, outcome)  # SSR: stored groups for those of equal rewards
@@ -139,6 +164,7 @@ class Trainer:
     def _open(self, step: int) -> Selection:
         replay = self.method.replay if self.gate.is_open else None
         replayed = 0 if replay is None else round(self.plan.prompts * replay.replay_share)
+        left = self.groups_left
         quotas = Quotas(
             num_fresh=self.plan.prompts - replayed,
             num_replayed=replayed,
@@ -146,6 +172,7 @@ class Trainer:
             filter_groups=self.method.dynamic_sampling,
             oversample=self.plan.oversample,
             with_experience=self.method.trains_on_experience,
+            max_groups=sys.maxsize if left is None else left,
         )
         return Selection(self.sources, step, quotas)
 
@@ -163,6 +190,7 @@ class Trainer:
             sampled = self._draw(prompts, request, self._scored_later(groups, selection), step)
             for group, responses in zip(groups, sampled, strict=True):
                 group.responses = responses
+            self.sampled = self.sampled.after(groups)
             return groups
 
     def _draw(

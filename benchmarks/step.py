@@ -66,7 +66,7 @@ def main() -> int:
 def describe(found: Sequence[Turn]) -> str:
     """The medians of a contender's turns."""
     words = [
-        f"{middle(found, 'seconds'):6.2f} s a step",
+        f"{middle(found, 'seconds'):6.2f} s per step",
         f"{middle(found, 'cpu_seconds'):6.2f} s of processor time",
     ]
     words.append(f"{middle(found, 'groups'):.0f} groups trained")

@@ -94,7 +94,7 @@ def train(sizes: Sizes, show: Callable[[dict[str, float]], None] = print) -> tup
             reward(verifier, groups)  # R
             # A group that is all right or all wrong has an advantage of zero: nothing to learn from.
             kept = [group for group in groups if group.is_informative]
-            record(buffer, groups, step)  # x -> {p-hat, Y+}, whatever the filter says
+            record(buffer, groups, step)  # x -> {p-hat, Y+}, dropped groups included
             accuracy = sum(group.success_rate for group in groups) / len(groups)
             gate.observe(accuracy, step)
             line = {"step": step, "accuracy": accuracy, "replayed": len(candidates), "buffer": len(buffer)}

@@ -58,8 +58,8 @@ def test_a_module_comes_from_pythons_path(folder: Path, monkeypatch: pytest.Monk
         ),
         ("mine.py:duoble", "mine.py has no reward 'duoble'; the nearest is double."),
         ("mine.py:size", "mine.py:size is of type int, but a reward must be a function."),
-        ("mine.py", "'mine.py' is no reward: write package.module:name or path/to/file.py:name."),
-        ("mine.py:", "'mine.py:' is no reward: write package.module:name or path/to/file.py:name."),
+        ("mine.py", "'mine.py' is not a reward: write package.module:name or path/to/file.py:name."),
+        ("mine.py:", "'mine.py:' is not a reward: write package.module:name or path/to/file.py:name."),
         (
             "broken.py:f",
             "importing broken.py raised ZeroDivisionError: division by zero (broken.py, line 3).",

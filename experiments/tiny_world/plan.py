@@ -155,7 +155,7 @@ class Plan:
         chosen = list(only) or list(self.groups)
         for name in chosen:
             if name not in self.groups:
-                raise UserError(f"--only {name} is no group of the plan; {nearest(name, self.groups)}.")
+                raise UserError(f"--only {name} is not a group of the plan; {nearest(name, self.groups)}.")
         return list(dict.fromkeys(cell for name in chosen for cell in self.group_cells(name)))
 
     def seeds_of(self, side: Side) -> int:
@@ -241,7 +241,7 @@ def _check_kept(plan: Plan, path: Path) -> None:
         for setting in kept:
             if setting_path(setting) not in known:
                 raise UserError(
-                    f"{path}: {setting!r} is no setting; {nearest(setting_path(setting), known)}."
+                    f"{path}: {setting!r} is not a setting; {nearest(setting_path(setting), known)}."
                 )
 
 

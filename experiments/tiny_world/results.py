@@ -42,7 +42,7 @@ class Results:
     def pace(self, arm: str) -> float | None:
         """Processor seconds per step of this method in the overhead cell, where methods take turns; None: not timed.
 
-        The cells' own times are no measure: they ran under different load.
+        The cells' own times cannot be compared: they ran under different load.
         """
         timed = [raw["overhead"] for cell, raw in self.by_cell.items() if cell.arm == OVERHEAD]
         return timed[0][arm]["processor"] if timed and arm in timed[0] else None
@@ -162,7 +162,7 @@ class Judged:
 
 
 def judge(results: Results, claim: Claim) -> Judged:
-    """Judges only when every planned seed of both sides is finished, so that nobody can stop at a good moment."""
+    """Judges only when every planned seed of both sides is finished: a favourable moment must not decide."""
     cells = side_cells(claim.first, claim.seeds) + side_cells(claim.second, claim.seeds)
     done = len(results.get(cells))
     found = compare(results, claim.first, claim.second, claim.metric, claim.seeds)

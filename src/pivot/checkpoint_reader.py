@@ -116,7 +116,7 @@ def _find_misplacement(checkpoint: Path, step: Any) -> str | None:
         origin = read_origin(checkpoint)
         known = read_json(checkpoint.parent.parent / "run.json", "").get("id") if origin else None
     except DamagedFile:
-        return None  # of run.json, which the run writes anew
+        return None  # run.json is damaged; the run writes a new one
     if origin and known and origin.run != known:
         return f"it belongs to another run, {origin.run}"
     return None

@@ -21,7 +21,7 @@ class Console(RichConsole):
     """
 
     def __init__(self, *, file: TextIO | None = None, stderr: bool = False) -> None:
-        # The stream of now: while a live display runs, rich replaces the standard ones.
+        # Looked up now: while a live display runs, rich replaces the standard streams.
         file = file or (sys.stderr if stderr else sys.stdout)
         super().__init__(file=file, markup=False, emoji=False, highlight=False)
 

@@ -20,7 +20,7 @@ def is_reachable() -> bool:
     try:
         urllib.request.urlopen(urllib.request.Request(constants.ENDPOINT, method="HEAD"), timeout=SECONDS)
     except urllib.error.HTTPError:
-        return True  # an answer, if only a refusal
+        return True  # it answered, if only to refuse
     except OSError:
         return False
     return True

@@ -72,7 +72,7 @@ def check_file(spec: str, what: str) -> None:
 def _parts(spec: str, what: str) -> tuple[str, str]:
     source, _, name = spec.rpartition(":")
     if not source or not name.isidentifier():
-        raise UserError(f"{spec!r} is no {what}: write {FORMS}.")
+        raise UserError(f"{spec!r} is not a {what}: write {FORMS}.")
     return source, name
 
 

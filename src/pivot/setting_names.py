@@ -1,7 +1,7 @@
 """Recipes, methods and settings by name, read from the files of this package.
 
-Nothing is imported, so that a mistyped name is answered before torch is: `tests/test_setting_names.py` holds that these
-are the names that the configuration has.
+Nothing is imported, so that a mistyped name is reported before torch is loaded. `tests/test_setting_names.py` compares
+these names with those of the configuration.
 """
 
 from __future__ import annotations

@@ -20,8 +20,8 @@ _UNSAFE = re.compile(
 def printable(text: str) -> str:
     """The text with control characters, bidirectional marks and surrogates as visible escapes (`\\u001b`).
 
-    Newlines and tabs are kept. The escapes are JSON's, so JSON stays valid and keeps its value. All that is left may
-    stand in XML.
+    Newlines and tabs are kept. The escapes are JSON's, so JSON stays valid and keeps its value. The result
+    is valid in XML.
     """
     return _UNSAFE.sub(lambda found: f"\\u{ord(found.group()):04x}", text)
 

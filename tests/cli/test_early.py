@@ -1,4 +1,4 @@
-"""A mistyped name, option or path is answered before torch is imported."""
+"""A mistyped name, option or path is reported before torch is imported."""
 
 import subprocess
 import sys

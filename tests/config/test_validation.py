@@ -38,7 +38,7 @@ WRONG = {
     "reward.weights=[1]": "reward.weights has 1 numbers and reward.functions 0 names; give one weight per function.",
     "reward.overlong_cache=97": "reward.overlong_cache is 97, but must be at most rollout.max_tokens (96).",
     "prompt.answer=box": "the answer form 'box' has 0 groups; expected boxed, tag, or a regular expression with one ",
-    "prompt.answer=((a)": "the answer form '((a)' is no regular expression (",
+    "prompt.answer=((a)": "the answer form '((a)' is not a regular expression (",
     "method=calibrl data.train=geometry3k": "Method calibrl learns from expert demonstrations; ",
     "method=off-pg-vaa buffer.store_logprobs=false": "method.anchor_use=off_policy needs the recorded ",
     "method=pgpo corruption.kind=grey": "corruption.kind has no effect with method pgpo, which hides the whole image; ",

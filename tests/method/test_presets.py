@@ -186,7 +186,7 @@ def test_modules_are_added_by_name() -> None:
     assert method.name == "cispo+pivot"
     assert (method.policy_loss, method.visual) == (preset("cispo").policy_loss, VisualAllocation())
     for name, message in (
-        ("gspo+sre", "'sre' is no module"),
+        ("gspo+sre", "'sre' is not a module"),
         ("pivot+vaa", "pivot has 'vaa' already"),
         ("vppo+vaa", "another visual part"),
     ):
@@ -241,7 +241,7 @@ def test_a_setting_of_a_missing_part_is_refused() -> None:
         "noise_start",
         "stored_groups",
     ):
-        with pytest.raises(UnknownSetting, match=f"{name} is no setting of method 'dapo'"):
+        with pytest.raises(UnknownSetting, match=f"{name} is not a setting of method 'dapo'"):
             preset("dapo").with_settings(**{name: 0.5})
     with pytest.raises(ValueError, match="utility cannot be 'future': the method has another visual part"):
         preset("vppo").with_settings(utility="future")

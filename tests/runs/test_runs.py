@@ -220,7 +220,7 @@ def test_a_users_own_reward(tmp_path, small_config, repeatable):
             "no.such.module:f",
             "There is no module 'no' on Python's path for the reward function no.such.module",
         ),
-        ("rewards", "'rewards' is no reward function: write package.module:name or path/to/file.py:name"),
+        ("rewards", "'rewards' is not a reward function: write package.module:name or path/to/file.py:name"),
     ],
 )
 def test_a_broken_reward_is_named(tmp_path, small_config, function, sentence):

@@ -98,7 +98,7 @@ pathlib.Path({str(task.made)!r}).touch()
     outcome = pool(tmp_path).run([task], said.append)
     holder.wait()
     assert not outcome.failed
-    assert said[0] == "[1/1] slow: another process is at work on it; waiting"
+    assert said[0] == "[1/1] slow: another process is working on it; waiting"
     assert not task.log.exists(), "it was finished by then"
 
 

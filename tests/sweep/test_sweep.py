@@ -94,7 +94,7 @@ def test_a_mistake_in_a_plan_is_one_sentence(tmp_path, capsys, text, said):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--only", "PIVVOT"], "--only PIVVOT is no arm of toy; the nearest is PIVOT"),
+        (["--only", "PIVVOT"], "--only PIVVOT is not an arm of toy; the nearest is PIVOT"),
         (["--gpus", "8"], "--gpus belongs to --engine verl"),
         (["--engine", "verl", "--gpus", "0"], "--gpus is 0"),
         (["--engine", "embedded"], "There is no engine 'embedded'; "),

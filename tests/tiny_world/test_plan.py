@@ -179,10 +179,10 @@ def test_the_quick_plan_has_every_kind_of_cell():
         ("worlds: {main: {}}\ngroups: {a: {arms: [dapo]}}\nclaims: [{text: x, first: {arm: pivot}}]",
          "needs a cell that no group has: main pivot seed 0"),
         ("wolrds: {}", "wolrds"),
-        ("defaults: [method.bta=0.5]", r"'method.bta=0.5' is no setting; the nearest is method.beta"),
-        ("defaults: [method=pivot]", "'method=pivot' is no setting"),
+        ("defaults: [method.bta=0.5]", r"'method.bta=0.5' is not a setting; the nearest is method.beta"),
+        ("defaults: [method=pivot]", "'method=pivot' is not a setting"),
         ("presets: {vpo: [method.beta=0.5]}", "presets names method 'vpo'; the nearest is vppo"),
-        ("presets: {vppo: [beta=0.5]}", r"'beta=0.5' is no setting"),
+        ("presets: {vppo: [beta=0.5]}", r"'beta=0.5' is not a setting"),
     ],
 )  # fmt: skip
 def test_a_plan_that_makes_no_sense_is_refused(tmp_path, text, message):
@@ -193,7 +193,9 @@ def test_a_plan_that_makes_no_sense_is_refused(tmp_path, text, message):
 
 
 def test_an_unknown_group_names_the_nearest():
-    with pytest.raises(UserError, match="--only ablations is no group of the plan; the nearest is ablation"):
+    with pytest.raises(
+        UserError, match="--only ablations is not a group of the plan; the nearest is ablation"
+    ):
         PLAN.cells(["ablations"])
 
 

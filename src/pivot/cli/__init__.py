@@ -2,7 +2,7 @@
 
 A command is a module with `add_arguments(parser)` and `run(args) -> int`; a `check(args)` comes first. Only the module
 of the given command is imported, and torch is not needed for the options and the check of those that train, evaluate or
-read data: a mistyped name does not wait for it (`tests/cli/test_early.py`).
+read data: a mistyped name is reported at once (`tests/cli/test_early.py`).
 """
 
 from __future__ import annotations

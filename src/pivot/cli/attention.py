@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check(args: argparse.Namespace) -> None:
-    """Names, paths and numbers, before anything heavy is imported."""
+    """Check names, paths and numbers before anything heavy is imported."""
     check_numbers(args)
     repeated = sorted({name for name in args.models if args.models.count(name) > 1})
     if repeated:

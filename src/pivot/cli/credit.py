@@ -66,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check(args: argparse.Namespace) -> None:
-    """Names, paths and numbers, before anything heavy is imported."""
+    """Check names, paths and numbers before anything heavy is imported."""
     _check(args)
     early.check_evaluation(args, [args.model])
     early.check_data(args.data, None)

@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check(args: argparse.Namespace) -> None:
-    """Names and paths, before anything heavy is imported."""
+    """Check names and paths before anything heavy is imported."""
     if args.limit is not None and args.limit < 1:
         raise UserError(f"--limit is {args.limit}; it must be at least 1 (leave it out to read all rows).")
     early.check_settings(split_setting(one)[0] for one in args.settings)

@@ -1,4 +1,4 @@
-"""Mistakes that are answered before anything heavy is imported: names that do not exist, files that are not there.
+"""Mistakes that are reported before anything heavy is imported: unknown names, missing files.
 
 A command has `check(args)` for this; it uses the standard library, YAML and, where data is named, `pivot.data`. What
 passes here is checked again, and further, when the configuration is made.
@@ -53,7 +53,7 @@ def check_settings(paths: Iterable[str], *, outside: bool = False) -> None:
 
 
 def check_data(names: str | None, path: str | None) -> None:
-    """Files that are there, and names that may be a set's; `names` may be a list, `path` is `data.path`."""
+    """Check that files exist and that other names may be data sets; `names` may be a list, `path` is `data.path`."""
     if names is None and path is None:
         return
     from pivot.data.registry import looks_like_path

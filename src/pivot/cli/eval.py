@@ -39,6 +39,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="evaluate a second time with blank images, to measure the language prior",
     )
+    _add_sampling(parser)
+    add_model_settings(parser, graders=tuple(GRADERS))
+    _add_data_and_output(parser)
+
+
+def _add_sampling(parser: argparse.ArgumentParser) -> None:
     sampling = parser.add_argument_group("sampling")
     sampling.add_argument(
         "--sampler", choices=("auto", "native", "vllm"), default="auto",
@@ -57,7 +63,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     sampling.add_argument("--seed", type=int, default=0, help="seed of the samples (default: 0)")
     sampling.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N (default: auto)")
-    add_model_settings(parser, graders=tuple(GRADERS))
+
+
+def _add_data_and_output(parser: argparse.ArgumentParser) -> None:
     data = parser.add_argument_group("data and output")
     add_data_settings(data)
     data.add_argument("--split", metavar="NAME", help="split to evaluate on (default: a set's usual one)")
@@ -82,7 +90,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check(args: argparse.Namespace) -> None:
-    """Names, paths and numbers, before anything heavy is imported."""
+    """Check names, paths and numbers before anything heavy is imported."""
     check_numbers(args)
     early.check_evaluation(args, args.model)
     if not args.benchmarks.strip(", ") and not args.data:

@@ -104,7 +104,7 @@ def add_model_settings(parser: argparse.ArgumentParser, graders: Sequence[str] =
 
 
 def check_numbers(args: argparse.Namespace, counts: Iterable[str] = ("samples", "limit")) -> None:
-    """The counts, the numbers of `add_model_settings` and the temperature; None: not given."""
+    """Check the counts, the numbers of `add_model_settings` and the temperature; None: not given."""
     for name in (*counts, "max_tokens", "min_pixels", "max_pixels"):
         value = getattr(args, name)
         if value is not None and value < 1:

@@ -66,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check(args: argparse.Namespace) -> None:
-    """Names and paths, before anything heavy is imported."""
+    """Check names and paths before anything heavy is imported."""
     load_file(args.plan)
     if args.recipe is not None:
         check_recipe(args.recipe)

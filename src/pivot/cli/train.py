@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check(args: argparse.Namespace) -> None:
-    """Names and paths, before anything heavy is imported."""
+    """Check names and paths before anything heavy is imported."""
     early.check_configuration(args)
     for function in args.reward or ():
         check_file(function, "reward function")

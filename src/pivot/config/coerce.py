@@ -60,7 +60,7 @@ def parse(text: str, hint: Any, path: str) -> Any:
 
 
 def _one_or_more(value: Any, path: str) -> str | tuple[str, ...]:
-    """A list of one is that one."""
+    """A list with one item stands for that item."""
     if isinstance(value, str):
         return value
     if not isinstance(value, list | tuple):

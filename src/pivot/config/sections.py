@@ -133,12 +133,12 @@ class PromptConfig:
 
     @property
     def style(self) -> PromptStyle:
-        """What it does to prompts."""
+        """These settings as a style, which is applied to prompts."""
         return PromptStyle(self.system, self.template)
 
     @property
     def summary(self) -> str:
-        """What is not the paper's, in words; empty if all is."""
+        """The differences from the paper's prompt, in words; empty if there are none."""
         own = [name for name in ("system", "template") if getattr(self, name) is not None]
         answer = [] if self.answer == "boxed" else [f"answer {self.answer}"]
         return ", ".join([*[f"{' and '.join(own)} of its own"] * bool(own), *answer])

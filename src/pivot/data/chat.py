@@ -48,7 +48,7 @@ class Conversation:
 def read_conversation(turns: Any, column: str, cells: list[Any]) -> Conversation:
     """The parts of a list of turns; `cells` are the row's images, for marks and for image parts without one."""
     if not isinstance(turns, list) or not turns:
-        raise BadRow(f"{column} missing" if not turns else f"{column} is no list of turns")
+        raise BadRow(f"{column} missing" if not turns else f"{column} is not a list of turns")
     said: dict[str, list[Any]] = {SYSTEM: [], USER: [], ASSISTANT: []}
     for turn in turns:
         role, content = _turn(turn, column)
@@ -94,7 +94,7 @@ def last_box(text: str) -> str | None:
 def _turn(turn: Any, column: str) -> tuple[str, Any]:
     """Role and content in either spelling: `role`/`content`, or ShareGPT's `from`/`value`."""
     if not isinstance(turn, Mapping):
-        raise BadRow(f"{column} has a turn that is no object")
+        raise BadRow(f"{column} has a turn that is not an object")
     role = turn.get("role") or turn.get("from")
     if role not in _ROLES:
         raise BadRow(f"{column} has a turn of unknown role ({str(role)[:20]!r})")

@@ -83,7 +83,7 @@ def _draft(row: RowReader, question: str, answer: str | None, image: str, catego
     task = row.optional_text(category) if category else ""
     if not isinstance(row[question], list):
         if answer is None:
-            raise BadRow(f"{question} is no list of turns")
+            raise BadRow(f"{question} is not a list of turns")
         text = row.text(question)
         images = _expected(text, cells)
         return Draft(text, _answer(row, answer), images, task, row.optional_text("system"))

@@ -39,7 +39,7 @@ def _geometry3k_intergps(row: RowReader) -> Draft:
     letter, choices = row.text("answer"), row.texts("choices")
     position = _LETTERS.find(letter) if len(letter) == 1 else -1
     if not 0 <= position < len(choices):
-        raise BadRow(f"answer is no letter of the {len(choices)} choices ({letter[:20]!r})")
+        raise BadRow(f"answer is not the letter of one of the {len(choices)} choices ({letter[:20]!r})")
     diagram = "img_diagram_point.png" if row.spec.point_overlay else "img_diagram.png"
     question = row.optional_text("annotat_text") or row.text("problem_text")
     goals = row.texts("problem_type_goal")

@@ -44,7 +44,7 @@ _RENDER_ERRORS = (
     ValueError,
 )
 _JINJA = ImmutableSandboxedEnvironment(undefined=jinja2.StrictUndefined)
-"""As transformers renders chat templates: no attribute of Python's own, no change of what it is given."""
+"""As transformers renders chat templates: no access to Python's internals, no change to its arguments."""
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import platform
-import sys
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
 import torch
+
+from pivot.models.encoding import usable_cores
 
 LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors", "numpy", "pillow", "pyarrow")
 EXTRAS = {
@@ -63,7 +64,7 @@ def inspect_machine() -> Machine:
     return Machine(
         python=platform.python_version(),
         system=f"{platform.system()} {platform.machine()}",
-        cores=len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1,
+        cores=usable_cores(),
         libraries={name: _version(name) for name in LIBRARIES},
         extras={extra: {name: _version(name) for name in names} for extra, names in EXTRAS.items()},
         other={name: {part: _version(part) for part in parts} for name, (parts, _) in OTHER.items()},

@@ -172,7 +172,7 @@ def update_items(config: Config, model: Architecture) -> list[Item]:
         "a layer": layer_bytes(model.text, shape.tokens, config) + _mask_bytes(config, model, shape),
         "the head": COPIES * min(CHUNK_BYTES, shape.tokens * model.vocabulary * 4),
     }
-    if trains_vision(config):  # its backward comes when the language model's tensors are freed
+    if trains_vision(config):  # its backward runs after the language model's tensors are freed
         parts["a vision layer"] = layer_bytes(model.vision, patches, config, is_vision=True) - text
     largest = max(parts, key=lambda name: parts[name])
     head = 0 if saved.lora_rank else model.vocabulary * model.text.hidden * size

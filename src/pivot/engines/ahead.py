@@ -17,6 +17,7 @@ import torch
 from torch.nn.functional import pad
 
 from pivot.engines.base import ScoreRequest
+from pivot.models.encoding import usable_cores
 from pivot.models.policy import ResponseStatistics
 from pivot.models.rows import PromptWithResponses
 
@@ -81,7 +82,7 @@ class ScoreAhead:
 
 def has_free_core() -> bool:
     """Whether another thread would find a core to run on. This process counts for one of the load."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = usable_cores()
     return cores > 1 and os.getloadavg()[0] < cores
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from PIL import Image
 
 from pivot.data.images import open_rgb
+from pivot.models.encoding import usable_cores
 from pivot.types import Prompt
 
 MOST_THREADS = 16
@@ -19,7 +19,7 @@ class ImageReader:
 
     def __init__(self, resized: Callable[[Image.Image], Image.Image]) -> None:
         self._resized = resized
-        self._pool = ThreadPoolExecutor(min(MOST_THREADS, os.cpu_count() or 1))
+        self._pool = ThreadPoolExecutor(min(MOST_THREADS, usable_cores()))
         self._started: dict[str, Future[list[Image.Image]]] = {}
 
     def announce(self, prompts: Sequence[Prompt]) -> None:

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from pivot.evaluation.sampling import GradedPrompt
 
 LEVEL, DRAWS = 0.95, 2000
-"""Of the bootstrapped intervals."""
+"""Level of the bootstrap intervals, and their number of resamples."""
 HEADER = "identity"
 """In the first line of a file of samples: everything that a sample's text and grade depend on."""
 LABELS = "labels"
-"""Beside it: the labels of the entry of scores.json."""
+"""In the same line: the labels of the entry of scores.json."""
 REQUIRED = frozenset({"name", "when", "blank", "samples", "accuracy"})
 """Fields of every entry of scores.json."""
 

@@ -30,7 +30,7 @@ class EvaluationSet:
     name: str
     prompts: list[Prompt]
     notes: tuple[str, ...] = ()
-    """Warnings for whoever reads the score."""
+    """Warnings to show with the score."""
     metrics: Callable[[Sequence[Graded]], dict[str, float]] | None = None
     """The benchmark's own metrics."""
 

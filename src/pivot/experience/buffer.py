@@ -194,7 +194,7 @@ class ExperienceBuffer:
         )
 
     def snapshot(self) -> ExperienceBuffer:
-        """This state, whatever happens to the buffer later; shares the stored responses, which never change."""
+        """A copy of this state, which later changes do not affect; shares the stored responses, which never change."""
         twin = copy.copy(self)
         twin._table, twin._generator = self._table.copy(), copy.deepcopy(self._generator)
         twin._ids, twin._index, twin._packs = list(self._ids), dict(self._index), list(self._packs)

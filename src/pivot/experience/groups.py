@@ -64,7 +64,7 @@ class GroupStore:
         return [groups[i] for i in draw_without_replacement(scores_N, max(num_groups, 0), generator)]
 
     def snapshot(self) -> GroupStore:
-        """This state, whatever is added later; the groups themselves never change."""
+        """A copy of this state, which later additions do not affect; the groups themselves never change."""
         twin = GroupStore(self.limit, by_score=self.by_score, seed=self.seed)
         twin._groups = dict(self._groups)
         return twin

@@ -85,7 +85,7 @@ def leaky_margin(slope: float = 0.5) -> Margin:
     """f = leaky ReLU (CalibRL): x above 0, slope * x below.
 
     A response that begins like its demonstration has gaps of 0 there, up to the rounding of two forward passes, which
-    must not decide between two slopes: what is within `ROUNDING` of 0 is on the side of 0 itself.
+    must not decide between two slopes: gaps within `ROUNDING` of 0 count as 0.
     """
     return lambda values: torch.where(values > ROUNDING, values, slope * values)
 

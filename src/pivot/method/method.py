@@ -159,4 +159,4 @@ class UnknownSetting(ValueError):
 
     def __init__(self, method: Method, name: str) -> None:
         self.method, self.name = method, name
-        super().__init__(f"{name} is no setting of method {method.name!r}")
+        super().__init__(f"{name} is not a setting of method {method.name!r}")

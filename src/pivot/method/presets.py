@@ -278,7 +278,7 @@ def preset(name: str) -> Method:
 def _with_modules(method: Method, modules: Sequence[str]) -> Method:
     for module in modules:
         if module not in MODULES:
-            raise ValueError(f"{module!r} is no module (known: {', '.join(MODULES)})")
+            raise ValueError(f"{module!r} is not a module (known: {', '.join(MODULES)})")
         before = method.settings()
         if all(before[name] == value for name, value in MODULES[module].items()):
             raise ValueError(f"{method.name} has {module!r} already")

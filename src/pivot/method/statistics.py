@@ -55,7 +55,7 @@ def token_statistics(
         corrupted_hidden_ND: [N, D], the same tokens' hidden states under the corrupted image; no gradient.
         temperature: divides the logits; above 0.
         chunk_tokens: tokens at a time; by default as many as CHUNK_BYTES allows, in equal chunks.
-        with_entropy: False saves the entropy where nobody reads it.
+        with_entropy: False skips the entropy.
     """
     check_floating("hidden_ND", hidden_ND, ("N", "D"))
     num_tokens, size = hidden_ND.shape
@@ -80,7 +80,7 @@ def token_statistics(
 
 
 def _equal_chunks(num_tokens: int, head_weight_VD: Tensor) -> int:
-    """The largest chunk that fits CHUNK_BYTES, evened out so that the last one is no stump."""
+    """The largest chunk that fits CHUNK_BYTES, evened out so that the last one is about as large."""
     itemsize = max(head_weight_VD.element_size(), torch.float32.itemsize)
     limit = max(1, CHUNK_BYTES // max(1, head_weight_VD.shape[0] * itemsize))
     num_chunks = max(1, math.ceil(num_tokens / limit))

@@ -72,7 +72,7 @@ def restrain_utility(
 def weigh_advantage(advantage_B: Tensor, utility_BT: Tensor, mask_BT: Tensor, *, beta: float) -> Tensor:
     """A'_t = A + beta * A * |U_t|, in place of Eq. 14's |A| * U_t, [B, T]; 0 where masked.
 
-    What the image has a say in weighs more, in the direction of its reward: signs never change, and where right and
+    Tokens that the image affects weigh more, in the direction of their reward: signs never change, and where right and
     wrong responses have the same tokens the expected push is 0.
     """
     return add_visual_advantage(

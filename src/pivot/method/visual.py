@@ -93,7 +93,7 @@ def entropy_gate(
     check_floating("entropy_BT", entropy_BT, ("B", "T"))
     check_mask("mask_BT", mask_BT, entropy_BT.shape)
     valid_BT = mask_BT.bool()
-    # Rounding can leave an entropy a hair below 0.
+    # Rounding can leave an entropy slightly below 0.
     entropy_BT = on_valid(entropy_BT, valid_BT).clamp(min=0)
     if mean_entropy is None:
         mean_entropy = entropy_BT.sum() / valid_BT.sum().clamp(min=1)

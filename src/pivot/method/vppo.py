@@ -33,7 +33,7 @@ def top_token_mask(dependency_BT: Tensor, mask_BT: Tensor, *, share: float = 0.4
     ranked_BT = on_valid(dependency_BT, valid_BT).masked_fill(~valid_BT, -torch.inf)
     order_BT = ranked_BT.argsort(dim=1, descending=True, stable=True)
     place_BT = order_BT.argsort(dim=1)
-    # 0.07 * 100 is 7.000...1: the share is meant, not its rounding.
+    # 0.07 * 100 is 7.000...1 in floating point.
     num_kept_B1 = torch.ceil(valid_BT.sum(dim=1, keepdim=True).double() * share - 1e-9)
     return valid_BT & (place_BT < num_kept_B1)
 

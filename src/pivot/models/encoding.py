@@ -28,6 +28,11 @@ class UnreadablePrompt(UserError):
     """A prompt with an image that cannot be decoded."""
 
 
+def usable_cores() -> int:
+    """The cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 class PromptEncoder:
     """Encodes prompts for one model; caches the latest ones within a byte budget."""
 
@@ -80,7 +85,7 @@ class PromptEncoder:
     @cached_property
     def _pool(self) -> ThreadPoolExecutor | None:
         """Pillow and numpy work outside of Python's lock; one core is left to what is done meanwhile."""
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        cores = usable_cores()
         return ThreadPoolExecutor(min(cores - 1, 16)) if cores > 2 else None
 
     def _images(self, prompt: Prompt) -> tuple[EncodedImage, ...] | ImageError:

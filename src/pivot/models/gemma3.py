@@ -1,6 +1,6 @@
 """Gemma 3: every image is one square tile, its tokens see each other, and most layers have a sliding window.
 
-Which tokens are an image's is told to Hugging Face's model in every forward over a prompt; it builds the masks.
+Every forward over a prompt tells Hugging Face's model which tokens belong to an image; it builds the masks.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Gemma3(TiledFamily):
         cache: Cache | None = None,
     ) -> Tensor:
         continues = cache is not None and cache.get_seq_length() > 0
-        if continues:  # a response's tokens are no image's, and the masks of the prompt are in the cache
+        if continues:  # response tokens belong to no image, and the prompt's masks are in the cache
             inputs = {**inputs, "token_type_ids": None}
         return super().hidden(model, inputs, position_ids_ARL, attention_mask, cache)
 

@@ -140,7 +140,7 @@ class GenericFamily(Family):
 
     @staticmethod
     def image_limits(image_processor: Any) -> tuple[int, int]:
-        """The area of the processor's size, whatever it makes of it."""
+        """The area of the processor's size; how it uses that size is unknown."""
         edges = dict(image_processor.size or {})
         long = edges.get("longest_edge") or edges.get("shortest_edge") or 1
         area = edges.get("height", long) * edges.get("width", long)

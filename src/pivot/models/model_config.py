@@ -49,7 +49,7 @@ def read_config(path: str, **options: Any) -> PretrainedConfig:
                 f"the config.json of {path} sets {name} to {_shown(value)}, expected a whole number from 0 to {most:,}"
             )
     if "model_type" not in raw:
-        raise UserError(f"the config.json of {path} names no model_type, so it is not a model's")
+        raise UserError(f"the config.json of {path} names no model_type, so it does not describe a model")
     find_family(str(raw["model_type"]))
     try:
         config = AutoConfig.from_pretrained(path, **options)

@@ -1,4 +1,4 @@
-"""Which folder or hub id the name of a model means. Imports nothing heavy: a mistyped name is answered at once."""
+"""Which folder or hub id the name of a model means. Imports nothing heavy: a typo is reported at once."""
 
 from __future__ import annotations
 

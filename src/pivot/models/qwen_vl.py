@@ -75,7 +75,7 @@ class QwenVL(Family):
 
     @classmethod
     def load_image_processor(cls, path: str) -> Any:
-        """A damaged preprocessor_config.json is answered here, not by a division by zero."""
+        """Reports a damaged preprocessor_config.json, which would otherwise divide by zero."""
         processor = super().load_image_processor(path)
         sizes = (processor.patch_size, processor.merge_size, processor.temporal_patch_size)
         for name, value in zip(("patch_size", "merge_size", "temporal_patch_size"), sizes, strict=True):

@@ -64,7 +64,7 @@ def stored_weights(folder: Path) -> Iterator[tuple[str, Tensor]]:
 
 
 def check_stored_types(name: str, folder: Path) -> None:
-    """Refuse weights stored as integers or in 8 bits without their scales: as floats they would be other weights."""
+    """Refuse weights stored as integers or in 8 bits without their scales: read as floats they would be wrong."""
     narrow: dict[str, str] = {}
     for path in sorted(folder.glob("model*.safetensors")):
         with safe_open(path, framework="pt") as file:

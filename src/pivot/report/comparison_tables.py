@@ -125,7 +125,7 @@ class Subject:
         rows = [
             _row(score, benchmarks, base if base and i != gain_to else None) for i, score in enumerate(scores)
         ]
-        # Of rows with fewer seeds than others none is marked: chance alone lifts the best of single runs.
+        # Rows with fewer seeds than others are not marked: the best of single runs is high by chance.
         rows = [
             replace(_fitted(row, len(columns), i == 1 and scores[0].group is None), ranked=seeds[i] == most)
             for i, row in enumerate(rows)

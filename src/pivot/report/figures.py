@@ -69,7 +69,7 @@ def save_figures(charts: Iterable[Chart], folder: Path) -> list[Path]:
 
 
 def save(figure: Figure, stem: Path) -> list[Path]:
-    """Both formats, without the date of writing; text is shown as it is, whatever a run is called."""
+    """Both formats, without the date of writing; text is shown literally, including the names of runs."""
     for text in figure.findobj(Text):
         assert isinstance(text, Text)
         text.set_parse_math(False)

@@ -20,7 +20,7 @@ ACCURACY, FORMAT = "accuracy", "format"
 BUILT_IN = (ACCURACY, FORMAT)
 """The names in `reward.functions` that are not a user's: the verifier's two rewards."""
 MEMORY = "memory:"
-"""Before the name of a function of the calling process, which `reward.functions` cannot hold."""
+"""Prefix for the name of a function of the calling process, which `reward.functions` cannot hold."""
 NOT_REWARDED = "not rewarded"
 """The reason where no function applies to a row."""
 TAKEN = {
@@ -80,7 +80,7 @@ class RewardRules:
     grader: str = "pivot"
     workers: int = 1
     answer: str = "boxed"
-    """Where a response says its answer."""
+    """Where a response gives its answer."""
     think: bool = True
     """Whether a `<think>` part belongs to the format."""
 

@@ -29,7 +29,7 @@ class RewardProcess:
     """Calls `package.module:function` or `file.py:function` in a process of its own.
 
     A function that raises, does not return, ends its process or returns anything but numbers is a UserError. Unlike a
-    thread, a process can be killed whatever it is doing, without damage to the trainer.
+    thread, a process can be killed at any time without damage to the trainer.
 
     Args:
         name: as `pivot.plugins` reads it.

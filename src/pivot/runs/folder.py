@@ -129,7 +129,7 @@ class RunFolder:
     def find_loss(self, step: int, recorded: Rows | None) -> str | None:
         """Which rows up to `step` a checkpoint recorded and the files do not hold once and in order.
 
-        None if all is well. `recorded` is None for a checkpoint of an earlier version, which recorded nothing.
+        None if there are none. `recorded` is None for a checkpoint of an earlier version, which recorded nothing.
         """
         losses = {
             name: describe_loss(read_found(self.path / name, step), _of(recorded, name), step)
@@ -140,7 +140,7 @@ class RunFolder:
     def settle_rows(self, step: int, recorded: Rows | None = None) -> int:
         """Remove the rows of steps after `step`, which a resumed run writes again; returns how many.
 
-        They move to `metrics.dropped.jsonl` and the like, with whatever is unreadable; an unfinished last line is
+        They move to `metrics.dropped.jsonl` and the like, together with unreadable lines; an unfinished last line is
         dropped. Rows that are repeated or out of order are repaired.
         """
         num_removed = 0
@@ -187,7 +187,7 @@ def read_status(run: Path) -> dict[str, Any]:
         return {}
     try:
         return read_json(
-            run / "run.json", "it is written anew, and the run's status is taken from its checkpoints"
+            run / "run.json", "it is rewritten, and the run's status is taken from its checkpoints"
         )
     except DamagedFile as damage:
         warn(str(damage))

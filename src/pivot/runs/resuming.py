@@ -1,4 +1,4 @@
-"""Where a run continues: its newest good checkpoint, once configuration and history are what that one recorded."""
+"""Where a run continues: its newest good checkpoint, whose configuration and history the folder must still have."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHOWN = 3
 
 @dataclass(frozen=True)
 class Accept:
-    """What a resumed run goes on with though it is not what the checkpoint recorded."""
+    """Differences from what the checkpoint recorded with which a resumed run may go on."""
 
     lost_history: bool = False
     changed_config: bool = False

@@ -175,7 +175,7 @@ class Run:
         )
 
     def go(self, open_engine: OpenEngine) -> RunResult:
-        """Train to the end or to a stop; the folder has a status whatever happens."""
+        """Train to the end or to a stop; run.json always records how it ended."""
         with self.recording_failure():
             try:
                 with ExitStack() as stack:

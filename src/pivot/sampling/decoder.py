@@ -141,7 +141,7 @@ class Decoder:
             hidden_ND = None if self.continuation is None else self.continuation.advance(tokens_N)
             hidden_ND = self._refilled(hidden_ND)
 
-    # Who is in the caches ----------------------------------------------------------------------------------
+    # Starting and dropping sequences ----------------------------------------------------------------------------------
 
     def _refilled(self, hidden_ND: Tensor | None) -> Tensor | None:
         """Start waiting prompts while there is room; the hidden states of all sequences."""

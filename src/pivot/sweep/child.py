@@ -1,7 +1,7 @@
 """`python child.py PARENT COMMAND...`: replaces itself by a command that ends with its parent.
 
 Linux sends SIGTERM to the command when its parent dies, however it dies, so that a training run saves its step and
-stops. Run as a file, with the standard library alone: it must start in no time.
+stops. Run as a file, with the standard library alone, so that it starts quickly.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ class Judged:
     measure: str
     margin: float | None
     difference: Difference | None
-    """None before every planned seed of both arms is there, so that nobody can stop at a good moment."""
+    """None before every planned seed of both arms has run: stopping at a favourable moment must not decide a claim."""
     progress: str
     """`2 of 3 seeds`, while it is not judged."""
 

@@ -81,7 +81,7 @@ class Arm:
 
 @dataclass(frozen=True)
 class Claim:
-    """That one arm is better than another by a measure; the runs decide it, paired by seed."""
+    """A claim that one arm is better than another by a measure; the runs, paired by seed, decide it."""
 
     better: str = ""
     than: str = ""
@@ -306,7 +306,7 @@ def choose_arms(plan: Plan, only: list[str]) -> Plan:
     names = {name for name, arm in plan.arms.items() if {name, arm.family} & set(only)}
     for name in only:
         if not any(name in (one, plan.arms[one].family) for one in names):
-            raise UserError(f"--only {name} is no arm of {plan.name}; {nearest(name, plan.arms)}.")
+            raise UserError(f"--only {name} is not an arm of {plan.name}; {nearest(name, plan.arms)}.")
     chosen = {name: arm for name, arm in plan.arms.items() if name in names}
     left = replace(plan, arms=chosen)
     claims = tuple(c for c in plan.claims if left.variants(c.better) and left.variants(c.than))

@@ -91,7 +91,7 @@ class Pool:
         return outcome
 
     def _complete(self, number: int, task: Task, environment: Environment, progress: _Progress) -> bool:
-        """Every command of a task; False where one failed, or ended well without having done its work."""
+        """Every command of a task; False where one failed, or exited with 0 without having done its work."""
         began, last = time.monotonic(), None
         with self._alone(task, lambda text: progress.say(number, text)) as lock:
             while not self.stopped and (command := task.next_command()) is not None:
@@ -138,7 +138,7 @@ class Pool:
                     break
                 except BlockingIOError:
                     if not waited:
-                        say(f"{task.label}: another process is at work on it; waiting")
+                        say(f"{task.label}: another process is working on it; waiting")
                     waited = True
                     time.sleep(POLL_SECONDS)
             yield file.fileno()
@@ -155,7 +155,7 @@ class Pool:
         try:
             heard = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
             before = {number: signal.signal(number, stop) for number in heard}
-        except ValueError:  # not the main thread: signals belong to somebody else
+        except ValueError:  # not the main thread, which alone may set handlers
             before = {}
         try:
             yield

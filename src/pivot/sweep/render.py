@@ -1,4 +1,4 @@
-"""Tables, figures and the page of a plan from whatever runs are there; missing numbers are shown as missing."""
+"""Tables, figures and the page of a plan from the runs that exist; missing numbers are shown as missing."""
 
 from __future__ import annotations
 

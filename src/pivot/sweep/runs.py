@@ -64,7 +64,7 @@ class SweepRun:
     """What `--set` gives the recipe and method, in order."""
     folder: Path
     missing: tuple[str, ...] = ()
-    """Settings that only the user can give, and did not."""
+    """Settings that the user must give and did not."""
     overrides: Overrides = field(default_factory=Overrides)
 
     @property
@@ -223,7 +223,7 @@ def _value(config: Config, path: str) -> Any:
     found = {info.path: info.value for info in all_fields(config)}
     if path not in found:
         raise UserError(
-            f"an arm needs {path!r}, which is no setting; `pivot train --help-config` lists them."
+            f"an arm needs {path!r}, which is not a setting; `pivot train --help-config` lists them."
         )
     return found[path]
 
@@ -231,7 +231,7 @@ def _value(config: Config, path: str) -> Any:
 def _folder_name(plan: Plan, arm: Arm, seed: int | None, config: Config, given: Sequence[str]) -> str:
     """Readable, and different whenever a number could be: `pivot-kind-grey-seed-0-1f0c99ab`.
 
-    The arm's name is no part of it, so that plans which share a folder share their runs.
+    It does not contain the arm's name, so that plans which share a folder share their runs.
     """
     if seed is None:
         told = hashlib.sha256(config.model.path.encode()).hexdigest()[:8]

@@ -20,7 +20,7 @@ from pivot.training.batch import unit_of
 from pivot.types import Anchor, Reward, RolloutGroup
 
 UNKNOWN = float("nan")
-"""V of a response that nobody computed, as the buffer stores it."""
+"""V as the buffer stores it where it was not computed."""
 
 
 @dataclass

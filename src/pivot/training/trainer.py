@@ -140,7 +140,7 @@ class Trainer:
             self._reward(groups)  # R_i
             selection.filter(groups)  # DAPO: 0 < k < G
         selection.close()
-        self._record(selection.sampled, step)  # x -> {p-hat, Y+}, whatever the filter says
+        self._record(selection.sampled, step)  # x -> {p-hat, Y+}, dropped groups included
         outcome = StepOutcome(step, self.plan.learning_rate(step), selection, self.gate.is_open)
         outcome.total = self.sampled
         self.gate.observe(_solved_ratio(selection.sampled), step)

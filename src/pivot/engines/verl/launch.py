@@ -123,7 +123,7 @@ def _check(config: Config, cluster: ClusterOptions) -> None:
 
 
 def _run(config: Config, out: Path, cluster: ClusterOptions, *, resume: bool, quiet: bool) -> RunResult:
-    """Train; after the loss of a process or node go on from the last checkpoint, as often as is allowed."""
+    """Train; after the loss of a process or node go on from the last checkpoint, at most `restarts` times."""
     for attempt in range(cluster.restarts + 1):
         resuming = resume or attempt > 0
         present = _present(cluster) if resuming else cluster
@@ -177,7 +177,7 @@ def _attempt(config: Config, out: Path, cluster: ClusterOptions, *, resume: bool
         with _unlocked(out) as folder:
             folder.update_status(**status)
     if status.get("status") not in ("finished", "stopped"):
-        # A driver that ended without a word was killed, or its node was.
+        # A driver that ended without recording a reason was killed, or its node was.
         lost = bool(status.get("lost")) or status.get("status") == "running"
         kind = ProcessesLost if lost and not child.asked else RunFailed
         raise kind(_reason(out, status, code))

@@ -15,7 +15,7 @@ PATIENCE = 60.0
 
 
 def count_nodes(address: str, ranks: int) -> int:
-    """Nodes that answer and have room for this many ranks; one that died may still be listed, but is silent."""
+    """Nodes that answer and have room for this many ranks; one that died may still be listed, but does not answer."""
     command = [sys.executable, "-W", "ignore", "-P", "-m", __name__, address, str(ranks)]
     done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
     last = done.stdout.strip().rpartition("\n")[2]

@@ -94,7 +94,7 @@ def check_extra(extra: Iterable[str]) -> None:
 
 
 def check_resolved(select: Callable[[str], Any]) -> None:
-    """The same for verl's whole configuration, whatever way a setting came in.
+    """The same for verl's whole configuration, however a setting was given.
 
     Args:
         select: value of a setting by its name; None where there is no such setting.

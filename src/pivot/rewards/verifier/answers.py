@@ -1,8 +1,8 @@
-"""Where a response says its answer: `prompt.answer`.
+"""Where a response gives its answer: `prompt.answer`.
 
 `boxed` is the last `\\boxed{...}`, `tag` the last `<answer>...</answer>`, anything else a regular expression whose one
 group is the answer; the last match counts. Expressions come from the user and text from the model, and together they
-may backtrack for ever: each search has a time limit.
+may backtrack forever: each search has a time limit.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _last_match(form: str) -> Find:
     try:
         pattern = regex.compile(form)
     except (regex.error, RecursionError) as cause:
-        raise UserError(f"the answer form {form!r} is no regular expression ({cause}).") from cause
+        raise UserError(f"the answer form {form!r} is not a regular expression ({cause}).") from cause
     if pattern.groups != 1:
         raise UserError(
             f"the answer form {form!r} has {pattern.groups} groups; expected boxed, tag, or a regular expression with "

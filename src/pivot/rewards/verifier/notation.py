@@ -258,7 +258,7 @@ def _change(found: re.Match[str]) -> str:
     number = found.group(1)
     for word in re.findall("[a-z]+", found.group(2).lower()):
         if word in _PARTS and (number == "1") == word.endswith("s"):
-            return found.group()  # `5 fifth` is no fraction.
+            return found.group()  # `5 fifth` is not a fraction.
         number = f"({number}{_AFTER[word]})"
     return number
 
@@ -291,7 +291,7 @@ def _value(words: list[str]) -> str | None:
         return "1/2"
     if len(words) == 2 and words[1] in _PARTS:
         top = 1 if words[0] == "a" else _SMALL.get(words[0])
-        # `two third` is no fraction, and `twenty-fifth` is an ordinal.
+        # `two third` is not a fraction, and `twenty-fifth` is an ordinal.
         if top is None or (top == 1) == words[1].endswith("s") or (top >= 20 and 3 <= _PARTS[words[1]] <= 9):
             return None
         return f"{top}/{_PARTS[words[1]]}"

@@ -173,7 +173,7 @@ class WorkerPool:
             job = waiting.popleft()
             try:
                 worker.send(job)
-            except BrokenPipeError:  # It died idle or at its start; the job was never seen.
+            except BrokenPipeError:  # It died while idle or starting, before it received the job.
                 worker.job = None
                 waiting.appendleft(job)
                 self._lose(worker, waiting, selector)

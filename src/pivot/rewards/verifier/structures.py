@@ -154,7 +154,7 @@ class Sequence:
 
 
 def split_sequence(text: str) -> Sequence | None:
-    """Split `(1, 2)`, `{3, 5}`, `1; 10.5`, `(1) 5 (2) 6`, `x = 3 or x = 5` or `3 ± √2`; None if it is no list."""
+    """Split `(1, 2)`, `{3, 5}`, `1; 10.5`, `(1) 5 (2) 6`, `x = 3 or x = 5` or `3 ± √2`; None if it is not a list."""
     if text.count("±") == 1:
         return _plus_and_minus(text)
     parts = _numbered(text)

@@ -142,7 +142,7 @@ MAX_TIMEOUTS = 20
 
 
 class Verifier:
-    """Grades responses against ground truths; every call returns, whatever the model wrote.
+    """Grades responses against ground truths; every call returns in bounded time.
 
     `pivot` decides nearly everything in this process and asks math-verify about the rest; `mathruler` computes PAPO's
     accuracy and format, for comparison with its published numbers. The libraries run in their own processes, which

@@ -9,6 +9,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 import json
 import shutil
 import signal
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -28,8 +29,8 @@ SMALL = [
     "train.prompts_per_step=6",
     "train.minibatch_prompts=3",
     "rollout.responses=4",
-    "rollout.max_tokens=64",
-    "rollout.max_tries=2",
+    "rollout.max_tokens=48",
+    "rollout.max_tries=1",
     "data.size=24",
     "data.validation_size=4",
     "eval.every=0",
@@ -37,6 +38,39 @@ SMALL = [
     "checkpoint.every=100",
     "log.rollouts_per_step=0",
 ]
+
+
+TOGETHER = {
+    "trainers": ("faults/test_kill.py", "faults/test_signals.py", "faults/test_disk.py", "faults/test_engines.py",
+                 "test_extending.py"),
+    "verifier": tuple(f"rewards/test_verifier{part}.py" for part in ("", "_exact", "_geometry3k", "_hostile", "_pairs",
+                                                                     "_papo")),
+}  # fmt: skip
+"""Files that share a process: the trainers' server, and comparisons whose time is limited."""
+LONGEST = ("trainers", "verifier", "runs/test_runs.py", "sweep/test_paper.py", "training/test_step.py",
+           "models/test_families.py", "faults/test_damages.py")  # fmt: skip
+"""What begins first, so that no process is left with much at the end."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """With `--dist loadgroup` the tests of a file share a process, and so what their module sets up."""
+    if config.getvalue("dist") != "loadgroup":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class FilesTogether(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            file = nodeid.partition("::")[0].removeprefix("tests/")
+            return next((name for name, files in TOGETHER.items() if file in files), file)
+
+        def _assign_work_unit(self, node):
+            for name in reversed(LONGEST):
+                if name in self.workqueue:
+                    self.workqueue.move_to_end(name, last=False)
+            super()._assign_work_unit(node)
+
+    return FilesTogether(config, log)
 
 
 @dataclass(frozen=True)
@@ -130,3 +164,13 @@ def weights():
         return load_file(newest / "model" / "model.safetensors")
 
     return read
+
+
+@pytest.fixture(scope="session")
+def server():
+    """A process that starts trainers quickly; everything it started ends with it."""
+    sys.path.insert(0, str(Path(__file__).parent / "faults"))
+    from fault_harness import TrainerServer
+
+    with TrainerServer() as started:
+        yield started

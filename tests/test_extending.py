@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import sqlite3
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -23,7 +20,6 @@ from transformers import (
     LlavaForConditionalGeneration,
 )
 
-import pivot
 from pivot import tiny
 from pivot.plugins import find_object
 
@@ -76,14 +72,15 @@ def write_llava(folder: Path) -> None:
     CLIPImageProcessorPil(size={"shortest_edge": 56}, crop_size=56).save_pretrained(folder)
 
 
-def run(folder: Path, command: str) -> str:
-    source = str(Path(pivot.__file__).parents[1])
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", *command.split()],
-        cwd=folder, env=os.environ | {"PYTHONPATH": source}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+@pytest.fixture
+def run(folder: Path, server):
+    """Runs a command of the page in that folder, in a process of its own."""
+
+    def run(command: str) -> None:
+        ended = server.run(*command.split()[1:], folder=str(folder))
+        assert ended.code == 0, ended.said
+
+    return run
 
 
 def rows(run: Path) -> list[dict]:
@@ -96,42 +93,42 @@ def test_the_page_has_an_example_of_everything_that_can_live_outside():
     assert len(COMMANDS) == 6
 
 
-def test_its_commands_train_and_evaluate(folder: Path):
+def test_its_commands_train_and_evaluate(folder: Path, run):
     train, evaluate = COMMANDS[:2]
-    run(folder, train)
+    run(train)
     config = json.loads((folder / "runs/careful/config.json").read_text())
     assert config["method"]["source"] == f"{folder}/my_method.py:careful"
     assert config["corruption"]["kind"] == f"{folder}/my_corruption.py:top"
     found = rows(folder / "runs/careful")
     assert [row["step"] for row in found] == [1, 2]
     assert all(row["reward/accuracy"] < 1 for row in found), "the length of a response costs some reward"
-    run(folder, evaluate)
+    run(evaluate)
     (entry,) = json.loads((folder / "runs/careful/eval/scores.json").read_text())["evaluations"]
     assert (entry["name"], entry["prompts"], entry["samples"]) == ("stripes", 4, 2)
 
 
-def test_a_model_family_trains_and_is_evaluated_with_its_plugin_and_without(folder: Path):
+def test_a_model_family_trains_and_is_evaluated_with_its_plugin_and_without(folder: Path, run):
     train, evaluate = COMMANDS[2:4]
-    run(folder, train)
+    run(train)
     assert rows(folder / "runs/llava")[0]["step"] == 1
-    run(folder, evaluate)
+    run(evaluate)
     (entry,) = json.loads((folder / "runs/llava/eval/scores.json").read_text())["evaluations"]
     assert (entry["name"], entry["prompts"]) == ("tiny-test", 2)
     # Without the plugin the model is of no known family and still runs, through the generic one.
-    run(folder, evaluate.replace("--plugin my_family.py ", ""))
+    run(evaluate.replace("--plugin my_family.py ", ""))
 
 
-def test_an_engine_and_a_tracker_train_and_resume(folder: Path, repeatable):
+def test_an_engine_and_a_tracker_train_and_resume(folder: Path, run, repeatable):
     train, resume = COMMANDS[4:]
     out = folder / "runs/averaged"
-    run(folder, train)
+    run(train)
     assert json.loads((out / "run.json").read_text())["engine"] == "averaged"
     before, average = repeatable(out), out / "checkpoints/step-2/average.safetensors"
     weights = average.read_bytes()
     shutil.rmtree(out / "checkpoints/step-2")
     status = json.loads((out / "run.json").read_text())
     (out / "run.json").write_text(json.dumps(status | {"status": "stopped"}))
-    run(folder, resume)
+    run(resume)
     assert repeatable(out) == before
     assert average.read_bytes() == weights
     with sqlite3.connect(folder / "runs/metrics.sqlite") as database:

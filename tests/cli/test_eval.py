@@ -131,8 +131,8 @@ def test_a_run_is_evaluated_as_it_was_trained(elsewhere, save_tiny):
     assert "| tiny-test | step-8 |" in (run / "checkpoints" / "step-8" / "model" / "README.md").read_text()
 
 
-@pytest.fixture
-def trained(elsewhere):
+@pytest.fixture(scope="module")
+def original(tmp_path_factory):
     """A small real run that saw images of other sizes than the tiny model's files say."""
     small = [
         "train.steps=1", "train.prompts_per_step=2", "train.minibatch_prompts=2", "rollout.responses=2",
@@ -140,9 +140,16 @@ def trained(elsewhere):
         "model.min_pixels=784", "model.max_pixels=3136", "reward.grader=mathruler",
     ]  # fmt: skip
     settings = [word for setting in small for word in ("--set", setting)]
+    out = tmp_path_factory.mktemp("trained") / "a"
     assert (
-        main(["train", "--recipe", "tiny", "--method", "dapo", "--out", "runs/a", "--quiet", *settings]) == 0
+        main(["train", "--recipe", "tiny", "--method", "dapo", "--out", str(out), "--quiet", *settings]) == 0
     )
+    return out
+
+
+@pytest.fixture
+def trained(elsewhere, original):
+    shutil.copytree(original, elsewhere / "runs" / "a")
     return "runs/a"
 
 

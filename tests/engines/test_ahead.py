@@ -11,6 +11,8 @@ from pivot.training import build
 from pivot.training.clock import PhaseClock
 from pivot.training.prompts import training_prompts
 
+SETTINGS = ("method.warmup_share=0", "train.lr=1e-3", "rollout.max_tries=2", "rollout.max_tokens=64")
+
 
 def outcomes(config, num_steps=3):
     engine, judge = LocalEngine.open(config), build.build_judge(config)
@@ -22,7 +24,7 @@ def outcomes(config, num_steps=3):
 
 @pytest.fixture
 def config(small_config):
-    return small_config("pivot", "method.warmup_share=0", "train.lr=1e-3")
+    return small_config("pivot", *SETTINGS)
 
 
 def test_a_second_thread_changes_no_bit(config, monkeypatch):
@@ -50,7 +52,7 @@ def test_a_second_thread_changes_no_bit(config, monkeypatch):
 
 def test_without_it_numbers_differ_by_rounding_alone(config, small_config):
     """Candidates of dropped groups are scored too, so rows are packed otherwise; the choice of anchors is the same."""
-    off = small_config("pivot", "method.warmup_share=0", "train.lr=1e-3", "train.overlap=false")
+    off = small_config("pivot", *SETTINGS, "train.overlap=false")
     (_, ours), (_, theirs) = outcomes(config, 2), outcomes(off, 2)
     for a, b in zip(ours, theirs, strict=True):
         torch.testing.assert_close(a.batch.advantage_BT, b.batch.advantage_BT, atol=1e-3, rtol=1e-3)

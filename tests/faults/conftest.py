@@ -49,12 +49,3 @@ def pytest_terminal_summary(terminalreporter):
     if any("soak_" in str(path) for path in terminalreporter.config.args):
         terminalreporter.write_line("")
         terminalreporter.write_line(table())
-
-
-@pytest.fixture(scope="session")
-def server():
-    """A process that starts trainers quickly; everything it started ends with it."""
-    from fault_harness import TrainerServer
-
-    with TrainerServer() as started:
-        yield started

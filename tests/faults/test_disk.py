@@ -13,8 +13,6 @@ from pivot.runs.checkpoint import MANIFEST, CheckpointStore, find_damage
 from pivot.runs.folder import RunFolder
 from pivot.runs.run import resume, train
 
-pytestmark = pytest.mark.xdist_group("trainer-server")
-
 SETTINGS = ("train.steps=4", "train.prompts_per_step=2", "rollout.max_tokens=32", "checkpoint.every=1")
 
 

@@ -16,8 +16,6 @@ from pivot.errors import UserError
 from pivot.runs.checkpoint import CheckpointStore
 from pivot.runs.folder import RunFolder
 
-pytestmark = pytest.mark.xdist_group("trainer-server")
-
 ENGINES = [
     "local",
     pytest.param(

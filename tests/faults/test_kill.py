@@ -8,8 +8,6 @@ from kill_points import POINTS
 
 from pivot.runs.checkpoint import CheckpointStore
 
-pytestmark = pytest.mark.xdist_group("trainer-server")
-
 SETTINGS = (
     "train.steps=6",
     "train.prompts_per_step=2",

@@ -10,8 +10,6 @@ from fault_harness import differences, newest_checkpoint, repeatable_rows
 from pivot.runs import stopping
 from pivot.runs.checkpoint import find_damage
 
-pytestmark = pytest.mark.xdist_group("trainer-server")
-
 SETTINGS = (
     "train.steps=3",
     "train.prompts_per_step=2",

@@ -40,8 +40,14 @@ class Order:
     """The step of the process from which on a point acts."""
     signals: tuple[tuple[str, str], ...] = ()
     """(signal, words): each is sent when the trainer has said the words, one after the other."""
+    watched: str | None = None
+    """A file in which the words appear, if not in what it says."""
+    signal_delay: float = 0.0
+    """Seconds between the words and their signal."""
     kill_after: float | None = None
     """SIGKILL from outside after this many seconds."""
+    folder: str | None = None
+    """Where it works; by default where the server was started."""
     environment: dict[str, str] = field(default_factory=dict)
     largest_file: int | None = None
     """Bytes a file may have: the system refuses more."""
@@ -71,6 +77,8 @@ def be_trainer(order: Order, log: int) -> None:
     code = 1
     try:
         os.environ.update(order.environment)
+        if order.folder is not None:
+            os.chdir(order.folder)
         if order.largest_file is not None:
             _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
             resource.setrlimit(resource.RLIMIT_FSIZE, (order.largest_file, hard))
@@ -91,8 +99,10 @@ def wait(child: int, order: Order, log: Path) -> tuple[int, bool]:
     """The child's exit code or minus its signal, and whether it had to be ended for being overdue."""
     begin, overdue, killed = time.monotonic(), False, False
     signals = list(order.signals)
+    watched = log if order.watched is None else Path(order.watched)
     while True:
-        if signals and signals[0][1] in log.read_text(errors="replace"):
+        if signals and watched.exists() and signals[0][1] in watched.read_text(errors="replace"):
+            time.sleep(order.signal_delay)
             os.kill(child, signal.Signals[signals.pop(0)[0]])
         pid, status = os.waitpid(child, os.WNOHANG)
         if pid:

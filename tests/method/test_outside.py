@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import pivot
+from pivot.cli import main
 from pivot.cli.configuring import resolve
 from pivot.config import Config, apply_settings, from_dict, to_dict
 from pivot.errors import UserError
@@ -92,6 +93,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "__init__.py").touch()
     (folder / "rl.py").write_text(MODULE)
     monkeypatch.syspath_prepend(folder.parent)
+    forget("brief_methods")
     return folder.parent
 
 
@@ -110,12 +112,12 @@ def stop_after_step_one(run: Path) -> None:
     (run / "run.json").write_text(json.dumps(status | {"status": "stopped"}))
 
 
-def test_it_trains_and_resumes_through_the_command_line(package: Path, tmp_path: Path, repeatable) -> None:
+def test_it_trains_and_resumes_through_the_command_line(
+    package: Path, tmp_path: Path, repeatable, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
     settings = [word for setting in SMALL for word in ("--set", setting)]
     run = tmp_path / "run"
-    words = ("train", "--recipe", "tiny", "--method", SPEC, *settings, "--out", str(run))
-    done = run_pivot(package, tmp_path, *words)
-    assert done.returncode == 0, done.stderr
+    assert main(["train", "--recipe", "tiny", "--method", SPEC, *settings, "--out", str(run)]) == 0
     stored = json.loads((run / "config.json").read_text())["method"]
     assert (stored["name"], stored["source"], stored["brevity_coef"]) == ("brief", SPEC, 0.01)
     rows = repeatable(run)
@@ -124,13 +126,18 @@ def test_it_trains_and_resumes_through_the_command_line(package: Path, tmp_path:
     done = run_pivot(package, tmp_path, "train", "--resume", str(run))
     assert done.returncode == 0, done.stderr
     assert (run / "checkpoints" / "step-2").is_dir()
-    assert repeatable(run) == rows, "the resumed run repeats the second step exactly"
+    assert repeatable(run) == rows, "another process repeats the second step exactly"
     stop_after_step_one(run)
-    done = run_pivot(package.parent, tmp_path, "train", "--resume", str(run))
-    assert done.returncode == 2
-    assert (
-        "There is no module 'brief_methods' on Python's path for the method brief_methods.rl" in done.stderr
-    )
+    monkeypatch.undo()
+    forget("brief_methods")
+    assert main(["train", "--resume", str(run)]) == 2
+    missing = "There is no module 'brief_methods' on Python's path for the method brief_methods.rl"
+    assert missing in capsys.readouterr().err
+
+
+def forget(package: str) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == package]:
+        del sys.modules[name]
 
 
 def test_a_stored_configuration_comes_back(package: Path) -> None:
@@ -145,11 +152,11 @@ def test_a_stored_configuration_comes_back(package: Path) -> None:
         apply_settings(config, ["method.brevity=2"])
 
 
-def test_pivot_methods_lists_its_settings(package: Path, tmp_path: Path) -> None:
-    done = run_pivot(package, tmp_path, "methods", SPEC)
-    assert done.returncode == 0, done.stderr
-    assert "* method.brevity_coef = 0.001  (float)" in done.stdout
-    assert "      Weight of the penalty." in done.stdout
+def test_pivot_methods_lists_its_settings(package: Path, capsys) -> None:
+    assert main(["methods", SPEC]) == 0
+    shown = capsys.readouterr().out
+    assert "* method.brevity_coef = 0.001  (float)" in shown
+    assert "      Weight of the penalty." in shown
 
 
 def test_a_registered_method_is_known_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:

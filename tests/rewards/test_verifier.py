@@ -207,7 +207,6 @@ def test_a_box_beyond_the_cap_is_too_long() -> None:
     assert (longer.reason, longer.extracted) == ("too long", None)
 
 
-@pytest.mark.xdist_group("verifier")
 def test_many_are_graded_in_order_by_both_paths() -> None:
     boxes = ["5", r"\sqrt{2+\sqrt{3}}", "6", r"\log_2 8", r"\sin 90"]
     answers = ["5", r"\frac{\sqrt{6}+\sqrt{2}}{2}", "5", "3", "x"]
@@ -218,7 +217,6 @@ def test_many_are_graded_in_order_by_both_paths() -> None:
     assert all(reward.format == 1.0 for reward in rewards)
 
 
-@pytest.mark.xdist_group("verifier")
 def test_a_reward_says_which_path_decided_it() -> None:
     pairs = [
         ("5", "5"),

@@ -107,7 +107,6 @@ def test_equal_values_are_just_what_python_computes(answers: list[str]) -> None:
         assert (check_answer(a, b) is Reason.CORRECT) == is_same(small, large), (a, b)
 
 
-@pytest.mark.xdist_group("verifier")
 def test_agreement_with_mathruler(answers: list[str]) -> None:
     """A sample with every notation; `python -m benchmarks.verifier --agreement` compares all."""
     draw = random.Random(1)

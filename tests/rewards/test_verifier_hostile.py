@@ -15,8 +15,6 @@ from pivot.errors import UserError
 from pivot.rewards.verifier import Reason, Verifier, check_answer
 from pivot.rewards.verifier.pool import Job, WorkerPool
 
-pytestmark = pytest.mark.xdist_group("verifier")
-
 LIMIT_SECONDS = 2.0
 ENDLESS = r"\sin{9^{9^9}}"
 """Only the library can decide it, and it never returns."""

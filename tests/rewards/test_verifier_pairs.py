@@ -11,8 +11,6 @@ from pivot.rewards.verifier import Verifier
 CORPUS = Path(__file__).with_name("verifier_pairs.txt")
 MAX_FALSE_NEGATIVES = 0.05
 
-pytestmark = pytest.mark.xdist_group("verifier")
-
 
 class Pair(NamedTuple):
     kind: str

@@ -13,8 +13,6 @@ from pivot.rewards.verifier import Verifier
 from pivot.rewards.verifier.response import follows_papo_format, papo_box, papo_text
 from pivot.types import Prompt
 
-pytestmark = pytest.mark.xdist_group("verifier")
-
 CASES = [
     # response, answer, accuracy, format
     (r"<think>a</think> \boxed{5}", "5", 1, 1),

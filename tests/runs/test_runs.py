@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 from safetensors.numpy import load_file
 
-from pivot.config import to_dict
+from pivot.config import apply_settings, to_dict
 from pivot.errors import UserError
 from pivot.models.loading import load_policy
 from pivot.runs.run import resume, train
@@ -24,32 +24,49 @@ def rollout_lines(run):
     return (run / "rollouts.jsonl").read_text()
 
 
-def test_a_seed_fixes_a_run_bit_for_bit(tmp_path, small_config, repeatable, weights):
-    config = small_config("pivot", "method.warmup_share=0", "log.rollouts_per_step=2", "log.rollouts_every=1")
-    for name in "ab":
-        train(config, tmp_path / name, quiet=True)
-    assert repeatable(tmp_path / "a") == repeatable(tmp_path / "b")
-    assert rollout_lines(tmp_path / "a") == rollout_lines(tmp_path / "b")
-    a, b = weights(tmp_path / "a"), weights(tmp_path / "b")
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, small_config):
+    """A run of four steps that was never stopped, and its configuration."""
+    settings = ("train.steps=4", "method.warmup_share=0", "checkpoint.every=1", "checkpoint.keep_last=3",
+                "rollout.max_tries=2", "rollout.max_tokens=64", "log.rollouts_per_step=2", "log.rollouts_every=1",
+                "eval.every=2")  # fmt: skip
+    run, config = tmp_path_factory.mktemp("whole") / "run", small_config("pivot", *settings)
+    train(config, run, quiet=True)
+    return run, config
+
+
+def assert_equal(run, other, repeatable, weights):
+    assert repeatable(run) == repeatable(other)
+    assert rollout_lines(run) == rollout_lines(other)
+    a, b = weights(run), weights(other)
     assert all(torch.equal(a[name], b[name]) for name in a)
-    train(small_config("pivot", "train.seed=1"), tmp_path / "c", quiet=True)
-    assert repeatable(tmp_path / "a") != repeatable(tmp_path / "c")
 
 
-def test_replay_over_thirty_steps(tmp_path, small_config, repeatable):
+def test_a_seed_fixes_a_run_bit_for_bit(tmp_path, whole, repeatable, weights):
+    run, config = whole
+    train(config, tmp_path / "again", quiet=True)
+    assert_equal(run, tmp_path / "again", repeatable, weights)
+    config = apply_settings(config, ["train.seed=1", "train.steps=1"])
+    train(config, tmp_path / "other", quiet=True)
+    first, other = repeatable(run)[0], repeatable(tmp_path / "other")[0]
+    assert first["rollout/length_mean"] != other["rollout/length_mean"]
+    assert first["rollout/entropy"] != other["rollout/entropy"]
+
+
+def test_replay_over_fifteen_steps(tmp_path, small_config, repeatable):
     """SER as specified: gate, share, filter, top-up, p-hat of replayed prompts, ages."""
     config = small_config(
-        "ser", "train.steps=30", "train.prompts_per_step=4", "train.minibatch_prompts=2", "rollout.max_tokens=48",
+        "ser", "train.steps=15", "train.prompts_per_step=4", "train.minibatch_prompts=2",
         "method.warmup_share=0.2", "method.solved_threshold=0.999",
     )  # fmt: skip
     train(config, tmp_path / "run", quiet=True)
     rows = repeatable(tmp_path / "run")
-    assert len(rows) == 30
+    assert len(rows) == 15
     active = [row["buffer/replay_active"] for row in rows]
-    assert active == [0.0] * 6 + [1.0] * 24, "the cap of 20% of the steps opens the gate, and it stays open"
-    assert all(row["buffer/replay_share"] == 0 for row in rows[:6])
+    assert active == [0.0] * 3 + [1.0] * 12, "the cap of 20% of the steps opens the gate, and it stays open"
+    assert all(row["buffer/replay_share"] == 0 for row in rows[:3])
     assert all(row["buffer/size"] > 0 for row in rows[1:])
-    later = [row for row in rows[6:] if row["rollout/groups_kept"]]
+    later = [row for row in rows[3:] if row["rollout/groups_kept"]]
     assert all(row["buffer/replay_share"] <= 0.5 or row["rollout/groups_kept"] < 4 for row in later)
     assert sum(row["buffer/replay_share"] for row in later) / len(later) > 0.3
     for row in rows:
@@ -65,19 +82,26 @@ def test_replay_over_thirty_steps(tmp_path, small_config, repeatable):
     assert max(row.get("buffer/anchor_age", 0) for row in later) > 1
 
 
-@pytest.mark.parametrize("method", ["pivot", "pivot-grpo", "dr-grpo+pivot+noisy+ssr"])
-def test_stop_and_resume_equals_never_having_stopped(tmp_path, small_config, repeatable, weights, method):
+def test_stop_and_resume_equals_never_having_stopped(tmp_path, whole, repeatable, weights):
+    resume_after_step_two(whole[0], tmp_path / "cut", repeatable, weights)
+
+
+@pytest.mark.parametrize("method", ["pivot-grpo", "dr-grpo+pivot+noisy+ssr"])
+def test_other_methods_stop_and_resume_too(tmp_path, small_config, repeatable, weights, method):
     settings = ("train.steps=4", "method.warmup_share=0", "checkpoint.every=2", "log.rollouts_per_step=1",
                 "log.rollouts_every=1", "eval.every=2")  # fmt: skip
     train(small_config(method, *settings), tmp_path / "whole", quiet=True)
-    train(small_config(method, *settings), tmp_path / "cut", quiet=True)
-    _forget_after_step_two(tmp_path / "cut")
-    resume(tmp_path / "cut", quiet=True)
-    assert repeatable(tmp_path / "cut") == repeatable(tmp_path / "whole")
-    assert rollout_lines(tmp_path / "cut") == rollout_lines(tmp_path / "whole")
-    a, b = weights(tmp_path / "whole"), weights(tmp_path / "cut")
-    assert all(torch.equal(a[name], b[name]) for name in a)
-    whole, cut = (tmp_path / name / "checkpoints" / "step-4" for name in ("whole", "cut"))
+    resume_after_step_two(tmp_path / "whole", tmp_path / "cut", repeatable, weights)
+
+
+def resume_after_step_two(whole, cut, repeatable, weights):
+    """As if the process had died in step 4: the metrics are ahead of the checkpoint."""
+    shutil.copytree(whole, cut)
+    for checkpoint in (cut / "checkpoints").glob("step-[34]"):
+        shutil.rmtree(checkpoint)
+    resume(cut, quiet=True)
+    assert_equal(cut, whole, repeatable, weights)
+    whole, cut = (run / "checkpoints" / "step-4" for run in (whole, cut))
     for file in ("buffer/experience.safetensors", "optimizer.safetensors"):
         assert _same_arrays(whole / file, cut / file)
     assert (whole / "state.json").read_bytes() == (cut / "state.json").read_bytes()
@@ -96,7 +120,7 @@ def test_every_form_of_a_model_trains_and_resumes_exactly(tmp_path, small_config
     settings = ("train.steps=2", "train.prompts_per_step=4", "train.minibatch_prompts=2", "method.warmup_share=0",
                 "checkpoint.every=1", *forms)  # fmt: skip
     train(small_config("pivot", *settings), tmp_path / "whole", quiet=True)
-    train(small_config("pivot", *settings), tmp_path / "cut", quiet=True)
+    shutil.copytree(tmp_path / "whole", tmp_path / "cut")
     shutil.rmtree(tmp_path / "cut" / "checkpoints" / "step-2")
     resume(tmp_path / "cut", quiet=True)
     assert repeatable(tmp_path / "cut") == repeatable(tmp_path / "whole")
@@ -113,11 +137,6 @@ def _same_arrays(a, b):
     """The files' own bytes may differ in the order of their header."""
     left, right = load_file(a), load_file(b)
     return left.keys() == right.keys() and all(left[name].tobytes() == right[name].tobytes() for name in left)
-
-
-def _forget_after_step_two(run):
-    """As if the process had died in step 4: the metrics are ahead of the checkpoint."""
-    shutil.rmtree(run / "checkpoints" / "step-4")
 
 
 def start(config, out):
@@ -149,22 +168,18 @@ def wait_for_steps(process, run, num_steps, patience=240.0):
     pytest.fail("the trainer made no progress")
 
 
-@pytest.mark.parametrize(("steps_before", "delay"), [(1, 0.0), (2, 0.25)])
+@pytest.mark.parametrize(("step", "delay"), [(1, 0.0), (2, 0.25)])
 def test_killed_in_the_middle_it_goes_on_as_if_it_never_had_been(
-    tmp_path, small_config, repeatable, weights, steps_before, delay
+    tmp_path, server, whole, repeatable, weights, step, delay
 ):
     """Right behind the metrics' line comes the checkpoint's writing; later the next step is under way."""
-    config = small_config("pivot", "train.steps=4", "method.warmup_share=0", "checkpoint.every=1")
-    train(config, tmp_path / "whole", quiet=True)
-    process = start(config, tmp_path / "killed")
-    wait_for_steps(process, tmp_path / "killed", steps_before)
-    time.sleep(delay)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    resume(tmp_path / "killed", quiet=True)
-    assert repeatable(tmp_path / "killed") == repeatable(tmp_path / "whole")
-    a, b = weights(tmp_path / "whole"), weights(tmp_path / "killed")
-    assert all(torch.equal(a[name], b[name]) for name in a)
+    run, config = whole
+    killed = tmp_path / "killed"
+    line = {"signals": [("SIGKILL", f'"step": {step}')], "watched": str(killed / "metrics.jsonl")}
+    ended = server.train(config, killed, **line, signal_delay=delay)
+    assert ended.was_killed, ended.said
+    resume(killed, quiet=True)
+    assert_equal(killed, run, repeatable, weights)
 
 
 def test_an_interrupt_saves_and_says_how_to_go_on(tmp_path, small_config, repeatable):

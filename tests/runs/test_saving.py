@@ -80,7 +80,15 @@ def late(tmp_path, monkeypatch):
 SETTINGS = ("train.steps=3", "checkpoint.every=1", "checkpoint.keep_last=9")
 
 
-def test_the_next_step_samples_while_a_checkpoint_is_written(tmp_path, small_config, late, repeatable):
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory, small_config, repeatable):
+    """The metrics of the same run with the local engine's own checkpoints."""
+    run = tmp_path_factory.mktemp("plain") / "run"
+    train(small_config("dapo", *SETTINGS), run, quiet=True)
+    return repeatable(run)
+
+
+def test_the_next_step_samples_while_a_checkpoint_is_written(tmp_path, small_config, late, repeatable, plain):
     config, notes = small_config("dapo", *SETTINGS), Notes()
     inside = InProcess(callbacks=[notes])
     train(config, tmp_path / "run", engine="late", quiet=True, inside=inside)
@@ -90,12 +98,11 @@ def test_the_next_step_samples_while_a_checkpoint_is_written(tmp_path, small_con
     assert first == {"sample 1": [], "sample 2": [], "sample 3": [1]}, "step 1 was not complete when 2 began"
     assert notes.steps == [1, 2, 3]
     assert json.loads((tmp_path / "run" / "run.json").read_text())["saved_step"] == 3
-    train(config, tmp_path / "plain", quiet=True)
-    assert repeatable(tmp_path / "run") == repeatable(tmp_path / "plain")
+    assert repeatable(tmp_path / "run") == plain
     assert [step for step, _ in finished_checkpoints(tmp_path / "run")] == [3, 2, 1]
 
 
-def test_killed_in_between_the_checkpoint_before_is_good(tmp_path, small_config, late, repeatable):
+def test_killed_in_between_the_checkpoint_before_is_good(tmp_path, small_config, late, repeatable, plain):
     """Killed while step 2's checkpoint is written: the run goes on after step 1, as if nothing had happened."""
     config = small_config("dapo", *SETTINGS)
     arguments = [json.dumps(to_dict(config)), str(tmp_path / "run")]
@@ -105,8 +112,7 @@ def test_killed_in_between_the_checkpoint_before_is_good(tmp_path, small_config,
     good = CheckpointStore(tmp_path / "run").latest_good(report=damage.append)
     assert (good.step, damage) == (1, [])
     assert resume(tmp_path / "run", quiet=True).finished
-    train(config, tmp_path / "plain", quiet=True)
-    assert repeatable(tmp_path / "run") == repeatable(tmp_path / "plain")
+    assert repeatable(tmp_path / "run") == plain
 
 
 def test_a_failed_write_ends_the_run_and_leaves_the_checkpoint_before(tmp_path, small_config, late):

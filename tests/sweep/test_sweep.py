@@ -257,7 +257,16 @@ def test_a_sweep_in_processes_of_its_own_is_killed_twice_and_continues(plan_file
     """The whole command line, stopped and then killed in the middle of training, and the table of the real scores."""
     out = tmp_path / "out"
     words = ["sweep", str(plan_file), "--out", str(out), *TOY, "--benchmarks", "tiny-test", "--only", "Base"]
-    words += ["--only", "DAPO", "--set", "train.steps=16"]
+    words += [
+        "--only",
+        "DAPO",
+        "--set",
+        "train.steps=12",
+        "--set",
+        "eval.every=12",
+        "--set",
+        "checkpoint.every=1",
+    ]
     command = [sys.executable, "-P", "-m", "pivot", *words]
 
     def steps():
@@ -276,7 +285,7 @@ def test_a_sweep_in_processes_of_its_own_is_killed_twice_and_continues(plan_file
         (run,) = out.glob("dapo-*")
         # Killed with -9 it leaves a child behind, which saves its step and ends.
         wait_until(lambda: json.loads((run / "run.json").read_text())["status"] == "stopped")
-        assert before < len(steps()) < 16, "it was in the middle"
+        assert before < len(steps()) < 12, "it was in the middle"
         return run, sweep.returncode, said
 
     _, code, said = kill_after_a_step(signal.SIGTERM)
@@ -292,11 +301,11 @@ def test_a_sweep_in_processes_of_its_own_is_killed_twice_and_continues(plan_file
     assert again.returncode == 0, again.stderr
     assert "DAPO, seed 0: resuming" in again.stdout
     assert base.stat().st_mtime_ns == evaluated, "the base model is not evaluated twice"
-    assert steps() == list(range(1, 17))
+    assert steps() == list(range(1, 13))
     rows = rows_of(out / "results" / "toy" / "toy.csv")
     for label, folder in {"Base": base.parent, "DAPO": run / "eval"}.items():
         entries = json.loads((folder / "scores.json").read_text())["evaluations"]
-        (entry,) = [e for e in entries if e["name"] == "tiny-test" and e["when"] in (None, "step-16")]
+        (entry,) = [e for e in entries if e["name"] == "tiny-test" and e["when"] in (None, "step-12")]
         assert (entry["prompts"], entry["samples"], entry["limit"]) == (4, 2, 4)
         assert float(rows[label]["tiny-test"]) == pytest.approx(100 * entry["accuracy"])
 

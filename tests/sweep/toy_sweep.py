@@ -17,7 +17,7 @@ TOY_SETTINGS = (
     "eval.samples=1",
     "eval.final_prompts=0",
     "method.warmup_share=0",
-    "checkpoint.every=1",
+    "checkpoint.every=2",
     "log.rollouts_every=1",
 )
 TOY = [

@@ -17,14 +17,14 @@ from pivot.jsonl import read_rows
 from pivot.runs.folder import RunFolder
 
 PLAN = load_plan(QUICK_PLAN)
-STEPS = 60
+STEPS = 24
 PATIENCE = 300.0
 """Seconds; the machine may be busy."""
 TINIEST = f"""
 recipe: tiny-evidence
 settings: [model.device=cpu, train.threads=1, train.steps={STEPS}, train.prompts_per_step=2,
   train.minibatch_prompts=2, rollout.responses=2, rollout.max_tokens=12, rollout.max_tries=1, data.size=4,
-  eval.every=30, data.validation_size=2, eval.samples=1, eval.final_prompts=0, checkpoint.every=1,
+  eval.every=12, data.validation_size=2, eval.samples=1, eval.final_prompts=0, checkpoint.every=8,
   checkpoint.keep_last=1, log.rollouts_per_step=0]
 measure: {{prompts: 5, samples: 1, looked_at: 2}}
 worlds: {{main: {{}}, broken: {{settings: [model.path=no/such/model]}}}}

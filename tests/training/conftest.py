@@ -1,5 +1,8 @@
 """A trainer with all its parts, and a primed buffer."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from pivot.engines.local import LocalEngine
@@ -49,3 +52,10 @@ def prime():
         trainer.engine.policy.forget_features()
 
     return fill
+
+
+@pytest.fixture(scope="session")
+def explained():
+    """The metrics that docs/metrics.md explains."""
+    page = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
+    return set(re.findall(r"`([a-z_]+(?:/[a-z0-9_]+)?)`", page.read_text()))

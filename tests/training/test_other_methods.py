@@ -22,11 +22,12 @@ METHODS = (
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_it_trains(tmp_path, small_config, repeatable, method):
+def test_it_trains(tmp_path, small_config, repeatable, method, explained):
     config = small_config(method, "train.steps=2", "method.warmup_share=0", "log.rollouts_per_step=1")
     assert train(config, tmp_path / method, quiet=True).finished
     rows = repeatable(tmp_path / method)
     assert all(row["optim/updates"] > 0 and row["optim/grad_norm"] > 0 for row in rows)
+    assert set().union(*rows) <= explained
     on_top_of_it = {"loss/calibration", "visual/support_mean", "buffer/size"}
     assert on_top_of_it.issubset(rows[-1]) == ("+pivot" in method)
     assert ("rollout/noise_level" in rows[-1]) == (config.method.noise is not None)

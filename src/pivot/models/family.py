@@ -195,6 +195,7 @@ class Family(ABC):
         self.processor_config: dict[str, Any] = {}
         """The processor_config.json of the model's files, without the parts that have a file of their own."""
         self._turns: dict[bool, Turn] = {}
+        self._text_frames: dict[bool, tuple[str, str]] = {}
         self.mean = torch.tensor(image_processor.image_mean).view(1, -1, 1, 1)
         self.std = torch.tensor(image_processor.image_std).view(1, -1, 1, 1)
 
@@ -247,6 +248,11 @@ class Family(ABC):
         return self._turns[with_system]
 
     def _text_frame(self, with_system: bool) -> tuple[str, str]:
+        if with_system not in self._text_frames:
+            self._text_frames[with_system] = self._read_text_frame(with_system)
+        return self._text_frames[with_system]
+
+    def _read_text_frame(self, with_system: bool) -> tuple[str, str]:
         as_text, as_parts = (
             [*[{"role": "system", "content": system}] * with_system, {"role": "user", "content": user}]
             for system, user in (

@@ -1,0 +1,108 @@
+"""Runs that are there as small files alone give the same tables, and a sweep does not repeat them."""
+
+import json
+import shutil
+
+import pytest
+
+from experiments.rare_success.__main__ import PLAN, main
+from experiments.rare_success.archive import collect, restore, thinned
+from pivot.config import to_dict
+from pivot.errors import UserError
+from pivot.sweep.plan import choose_arms, load_plan
+from pivot.sweep.runs import plan_runs
+from pivot.sweep.schedule import due_tasks
+from pivot.sweep.scores import accuracies, fullness, measure_pair, read_curve
+
+MEASURES = ("final", "best", "area", "area_rollouts", "equal_rollouts", "equal_tokens", "equal_time", "train")
+
+
+@pytest.fixture(scope="module")
+def plan():
+    return choose_arms(load_plan(PLAN), ["Start", "DAPO, 20%, G=8", "SER, 20%, G=8"])
+
+
+def write_run(run, shift):
+    """As `pivot train` and `pivot eval` leave a run of 150 steps."""
+    run.folder.mkdir(parents=True, exist_ok=True)
+    rows = []
+    for step in range(1, 151):
+        row = {"step": step, "rollout/groups": 8, "rollout/groups_kept": 5 + step % 3, "rollout/groups_wanted": 8,
+               "rollout/tokens": 3000 + shift, "time/step": 2.5, "time/processor": 1.0 + shift / 1000,
+               "reward/accuracy": step / 300}  # fmt: skip
+        row |= {"eval/accuracy": 0.2 + step / 500 + shift / 1000} if step % 15 == 0 else {}
+        row |= {"buffer/replay_gain": 0.1} if step > 30 else {}
+        rows.append(row)
+    (run.folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (run.folder / "config.json").write_text(json.dumps(to_dict(run.config)))
+    (run.folder / "run.json").write_text(json.dumps({"status": "finished", "saved_step": 150, "torch": "2"}))
+    (run.folder / "checkpoints" / "step-150").mkdir(parents=True)
+
+
+def write_scores(run, names):
+    common = {"when": run.when, "blank": False, "samples": 8, "limit": 120, "settings": run.eval_settings()}
+    entries = [{"name": name, "accuracy": 0.5 + place / 10, **common} for place, name in enumerate(names)]
+    (run.folder / "eval").mkdir(parents=True, exist_ok=True)
+    (run.folder / "eval" / "scores.json").write_text(json.dumps({"version": 1, "evaluations": entries}))
+
+
+def test_restored_runs_are_measured_alike_and_not_repeated(plan, tmp_path):
+    runs = plan_runs(plan, tmp_path / "runs")
+    start, *trained = runs
+    write_scores(start, ["tiny-test", "tiny-ood"])
+    for shift, run in enumerate(trained[:-1]):
+        write_run(run, 20 * shift)
+        write_scores(run, ["tiny-test", "tiny-ood", "tiny-hard-20"])
+    pairs = [(measure, trained[0], trained[4]) for measure in MEASURES]
+    before = [measure_pair(*pair) for pair in pairs]
+    assert None not in before
+    curve, full = read_curve(trained[1]), fullness(trained[1])
+
+    written = collect(runs, tmp_path / "results", prune=True)
+    assert len(written) == len(runs) - 1, "the last run is not there yet"
+    assert all(path.stat().st_size < 20_000 for path in written)
+    assert not (trained[0].folder / "checkpoints").exists()
+    assert collect(runs, tmp_path / "results") == []
+
+    shutil.rmtree(tmp_path / "runs")
+    assert restore(runs, tmp_path / "results") == len(runs) - 1
+    assert [measure_pair(*pair) for pair in pairs] == [pytest.approx(pair) for pair in before]
+    assert accuracies(start) == {"tiny-test": 0.5, "tiny-ood": 0.6}
+    again = read_curve(trained[1])
+    assert (again.rollouts, again.accuracy) == (curve.rollouts, curve.accuracy)
+    assert again.seconds == pytest.approx(curve.seconds, abs=1e-3)
+    assert fullness(trained[1]) == pytest.approx(full)
+    assert [task.label for task in due_tasks(plan, runs) if task.next_command()] == [trained[-1].label]
+    assert collect(runs, tmp_path / "results") == []
+    assert restore(runs, tmp_path / "results") == 0
+
+
+def test_a_file_with_other_settings_is_refused(plan, tmp_path):
+    run = plan_runs(plan, tmp_path / "runs")[1]
+    write_run(run, 0)
+    write_scores(run, ["tiny-test", "tiny-ood", "tiny-hard-20"])
+    (path,) = collect([run], tmp_path / "results")
+    path.write_text(path.read_text().replace("train.threads=1", "train.threads=2"))
+    shutil.rmtree(tmp_path / "runs")
+    with pytest.raises(UserError, match="has other settings than the plan's run DAPO, 20%, G=8, seed 0"):
+        restore([run], tmp_path / "results")
+
+
+def test_thin_rows_stand_for_all_steps():
+    rows = [{"step": i + 1, "rollout/tokens": i, "reward/accuracy": i % 2} for i in range(40)]
+    found = thinned(rows)
+    assert sum(row["rollout/tokens"] for row in found) == sum(range(40))
+    assert found[-1]["step"] == 40
+    assert thinned([]) == []
+
+
+def test_the_plan_is_whole_and_missing_sets_are_named(tmp_path, monkeypatch, capsys):
+    assert len(load_plan(PLAN).arms) == 1 + 5 * 10 + 2 * 6
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "sets-tiny-hard.json").write_text('{"tiny-hard-20": {"digest": "0"}}')
+    assert main(["--results", "results", "check"]) == 2
+    assert "tiny-hard-20.jsonl is missing: make it by" in capsys.readouterr().err
+    (tmp_path / "one.yaml").write_text("recipe: tiny\narms: {DAPO: {method: dapo}}\n")
+    assert main(["--results", "results", "--plan", "one.yaml", "collect"]) == 0
+    assert "0 files written; 0 of 1 runs are there" in capsys.readouterr().out

@@ -19,8 +19,8 @@ from pivot.sweep.runs import OLD_NAMES, SweepRun
 def accuracies(run: SweepRun) -> dict[str, float]:
     """Benchmark -> accuracy of the last checkpoint with the plan's samples, limit and settings."""
     entries = read_scores(run.folder / "eval" / "scores.json")
-    names = {as_evaluated(run.config.data)[1]: TRAIN} if TRAIN in run.benchmarks else {}
-    return {str(names.get(e["name"], e["name"])): float(e["accuracy"]) for e in entries if _counts(e, run)}
+    names: dict[str, str] = {as_evaluated(run.config.data)[1]: TRAIN} if TRAIN in run.benchmarks else {}
+    return {names.get(e["name"], e["name"]): float(e["accuracy"]) for e in entries if _counts(e, run)}
 
 
 def _counts(entry: dict[str, Any], run: SweepRun) -> bool:

@@ -12,8 +12,8 @@ from transformers import PreTrainedTokenizerFast
 
 from pivot.data import template
 from pivot.tiny import procedural
-from pivot.tiny.forward import NUM_IMAGE_TOKENS, patches
-from pivot.tiny.procedural.scene import Scene
+from pivot.tiny.forward import NUM_IMAGE_TOKENS, patches, side_of
+from pivot.tiny.procedural.scene import Picture, Scene
 
 Respond = Callable[[Scene, random.Random], str]
 
@@ -38,9 +38,11 @@ class Batch:
         return begun & ~ended
 
 
-def prompt_ids(tokenizer: PreTrainedTokenizerFast, question: str) -> list[int]:
+def prompt_ids(
+    tokenizer: PreTrainedTokenizerFast, question: str, num_image_tokens: int = NUM_IMAGE_TOKENS
+) -> list[int]:
     """The tokens of a prompt with one image in front of its question."""
-    image = "<|image_pad|>" * NUM_IMAGE_TOKENS
+    image = "<|image_pad|>" * num_image_tokens
     return tokenizer.encode(
         f"<|im_start|>system\n{template.SYSTEM}<|im_end|>\n<|im_start|>user\n<|vision_start|>{image}<|vision_end|>"
         f"{template.user_text(question)}<|im_end|>\n<|im_start|>assistant\n"
@@ -56,18 +58,19 @@ def batches(
     tokenizer: PreTrainedTokenizerFast, respond: Respond, batch_size: int, seed: str
 ) -> Iterator[Batch]:
     """Endless batches from the pretrain split; the seed fixes their order and the responses."""
-    rng = random.Random(seed)
     tasks = tuple(procedural.TASKS)
+
+    def draw(rng: random.Random) -> Row:
+        scene = procedural.scene(rng.choice(tasks), "pretrain", rng.randrange(1 << 40))
+        return make_row(tokenizer, scene.picture, scene.question, respond(scene, rng))
+
+    return batches_of(draw, batch_size, random.Random(seed))
+
+
+def batches_of(draw: Callable[[random.Random], Row], batch_size: int, rng: random.Random) -> Iterator[Batch]:
+    """Endless batches of rows that are drawn one after the other, BATCHES_PER_POOL batches at a time."""
     while True:
-        rows = [
-            _row(
-                tokenizer,
-                procedural.scene(rng.choice(tasks), "pretrain", rng.randrange(1 << 40)),
-                respond,
-                rng,
-            )
-            for _ in range(BATCHES_PER_POOL * batch_size)
-        ]
+        rows = [draw(rng) for _ in range(BATCHES_PER_POOL * batch_size)]
         rows.sort(key=lambda row: len(row.prompt) + len(row.response))
         chunks = [rows[start : start + batch_size] for start in range(0, len(rows), batch_size)]
         rng.shuffle(chunks)
@@ -75,21 +78,25 @@ def batches(
 
 
 @dataclass(frozen=True)
-class _Row:
+class Row:
+    """An image, a prompt and the response that is learned."""
+
     patches: np.ndarray
     prompt: list[int]
     response: list[int]
 
 
-def _row(tokenizer: PreTrainedTokenizerFast, scene: Scene, respond: Respond, rng: random.Random) -> _Row:
-    return _Row(
-        patches=patches(scene.picture.render()),
-        prompt=prompt_ids(tokenizer, scene.question),
-        response=tokenizer.encode(respond(scene, rng) + "<|im_end|>"),
+def make_row(tokenizer: PreTrainedTokenizerFast, picture: Picture, question: str, response: str) -> Row:
+    """A row of one square image, whose number of tokens follows from its size."""
+    seen = patches(picture.render())
+    return Row(
+        patches=seen,
+        prompt=prompt_ids(tokenizer, question, side_of(len(seen)) ** 2),
+        response=tokenizer.encode(response + "<|im_end|>"),
     )
 
 
-def _collate(rows: list[_Row]) -> Batch:
+def _collate(rows: list[Row]) -> Batch:
     longest = max(len(row.prompt) + len(row.response) for row in rows)
     ids = torch.zeros(len(rows), longest - 1, dtype=torch.long)
     targets = torch.full_like(ids, IGNORED)

@@ -111,9 +111,12 @@ class Phase:
         respond: Respond,
         name: str,
         plan: Plan,
+        *,
+        stream: Iterator[Batch] | None = None,
     ) -> None:
+        """`stream` replaces the batches of responses by `respond`."""
         self.model, self.name, self.plan = model, name, plan
-        self._batches = batches(tokenizer, respond, plan.batch_size, name)
+        self._batches = stream or batches(tokenizer, respond, plan.batch_size, name)
         self._image_start = image_start(tokenizer)
         self._digits = torch.zeros(len(tokenizer), dtype=torch.bool)
         self._digits[tokenizer.convert_tokens_to_ids(list("0123456789"))] = True

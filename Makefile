@@ -29,8 +29,9 @@ $(READY): pyproject.toml
 run: $(READY)
 	@$(BIN)/pivot train --recipe tiny --out runs/tiny --continue
 
+# Tests start processes; where no bytecode may be kept, each of them would compile the whole package again.
 test: $(READY)
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist loadgroup
 
 check: $(READY)
 	$(BIN)/ruff format --check .

@@ -4,7 +4,7 @@ import importlib.util
 import inspect
 import math
 import re
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 
@@ -148,7 +148,10 @@ def test_it_trains(example, sizes):
     assert len(buffer) == lines[-1]["buffer"] > 0
 
 
-def test_the_file_is_a_short_read_and_says_how_it_is_called():
+def test_the_file_is_a_short_read_and_says_how_it_is_called(monkeypatch, capsys):
     assert len(PATH.read_text().splitlines()) <= 250
-    shown = subprocess.run([sys.executable, PATH, "--help"], capture_output=True, text=True, check=True)
-    assert "--steps" in shown.stdout
+    monkeypatch.setattr(sys, "argv", [str(PATH), "--help"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(PATH), run_name="__main__")
+    assert ended.value.code == 0
+    assert "--steps" in capsys.readouterr().out

@@ -25,8 +25,9 @@ PUBLISHED = memory.published_config
 
 @pytest.mark.parametrize("recipe", ["geo3k-3b", "geo3k-3b-lora"])
 def test_the_estimate_is_what_an_update_allocates(monkeypatch, recipe):
-    from pivot.models import qwen_vl
+    from pivot.models import architecture, qwen_vl
 
+    monkeypatch.setattr(architecture, "_measure_published", architecture._measure_published.__wrapped__)
     monkeypatch.setattr(memory, "published_config", few_layers)
     monkeypatch.setattr(qwen_vl, "published_config", few_layers)
     config = apply_settings(recipes.get(recipe), ["train.micro_batch_tokens=16384"])

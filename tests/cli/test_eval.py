@@ -136,7 +136,8 @@ def original(tmp_path_factory):
     """A small real run that saw images of other sizes than the tiny model's files say."""
     small = [
         "train.steps=1", "train.prompts_per_step=2", "train.minibatch_prompts=2", "rollout.responses=2",
-        "rollout.max_tokens=24", "data.size=4", "eval.every=0", "eval.final_prompts=2", "eval.final_samples=2",
+        "rollout.max_tokens=24", "rollout.max_tries=1", "data.size=4", "eval.every=0",
+        "eval.final_prompts=2", "eval.final_samples=2",
         "model.min_pixels=784", "model.max_pixels=3136", "reward.grader=mathruler",
     ]  # fmt: skip
     settings = [word for setting in small for word in ("--set", setting)]

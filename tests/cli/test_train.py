@@ -8,7 +8,8 @@ from pivot.cli import main
 
 SMALL = ["--steps", "1", "--quiet", "--no-report"]
 for setting in ("train.prompts_per_step=4", "train.minibatch_prompts=2", "rollout.responses=4", "data.size=8",
-                "rollout.max_tokens=48", "eval.every=0", "eval.final_prompts=4", "eval.final_samples=2"):  # fmt: skip
+                "rollout.max_tokens=48", "rollout.max_tries=2", "eval.every=0", "eval.final_prompts=4",
+                "eval.final_samples=2"):  # fmt: skip
     SMALL += ["--set", setting]
 
 

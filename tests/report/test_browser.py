@@ -311,8 +311,8 @@ def test_a_real_run_and_its_comparison(show, tmp_path):
     from pivot.config import apply_settings
 
     small = ["train.steps=3", "train.prompts_per_step=4", "train.minibatch_prompts=2", "rollout.responses=4",
-             "data.size=12", "data.validation_size=4", "eval.every=2", "eval.final_prompts=4", "eval.final_samples=2",
-             "log.rollouts_every=1"]  # fmt: skip
+             "rollout.max_tokens=48", "rollout.max_tries=2", "data.size=12", "data.validation_size=4", "eval.every=2",
+             "eval.sets=test", "eval.final_prompts=4", "eval.final_samples=2", "log.rollouts_every=1"]  # fmt: skip
     for method, own in (("dapo", []), ("pivot", ["method.warmup_share=0"])):
         config = apply_settings(recipes.get("tiny"), [f"method={method}", *small, *own])
         train(config, tmp_path / method, quiet=True)

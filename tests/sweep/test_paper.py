@@ -1,12 +1,13 @@
 """The plans of experiments/paper: every table and figure of the paper, at its scale on paper and at toy scale here."""
 
+import argparse
 import csv
 import re
 
 import pytest
 from toy_sweep import PAPER, PLANS, TOY
 
-from pivot.cli import configuring, main, options
+from pivot.cli import cluster, configuring, main, options, sweep
 from pivot.evaluation.benchmarks import GROUPS, HEADINGS
 from pivot.sweep.plan import load_plan
 from pivot.sweep.runs import Overrides, plan_runs
@@ -69,10 +70,6 @@ def test_rows_and_models_are_those_of_the_paper(name, tmp_path):
 
 @pytest.mark.parametrize("path", PLANS, ids=lambda path: path.stem)
 def test_the_printed_command_resolves_to_the_run(path, tmp_path):
-    import argparse
-
-    from pivot.cli import cluster
-
     parser = argparse.ArgumentParser()
     options.add_arguments(parser)
     cluster.add_arguments(parser)
@@ -193,6 +190,13 @@ def shared_out(tmp_path_factory):
     return tmp_path_factory.mktemp("paper")
 
 
+def parse(command):
+    """The options of `pivot sweep ...`."""
+    parser = argparse.ArgumentParser()
+    sweep.add_arguments(parser)
+    return parser.parse_args(command[1:])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("path", PLANS, ids=lambda path: path.stem)
 def test_a_plan_runs_at_toy_scale(path, shared_out, commands, capsys):
@@ -233,7 +237,7 @@ def test_a_plan_runs_at_toy_scale(path, shared_out, commands, capsys):
     if plan.name == "figure5-attention":
         assert list((results / "attention").glob("*.svg"))
     commands.clear()
-    assert main(command) == 0
+    assert sweep.complete(*sweep.planned(parse(command)), jobs=1) == 0
     assert commands == [], "what is finished stays finished"
 
 

@@ -75,20 +75,13 @@ def check(args: argparse.Namespace) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from pivot.plugins import absolute
-    from pivot.sweep.plan import load_plan
-    from pivot.sweep.runs import Overrides, plan_runs
-
-    plugins = tuple(map(absolute, args.plugins or ()))
-    plan = adjust(load_plan(args.plan), args)
-    out = args.out or Path("runs") / "sweeps" / plan.name
-    runs = plan_runs(plan, out, Overrides(tuple(args.settings), tuple(args.path), args.papo_eval, plugins))
+    plan, runs = planned(args)
     if args.dry_run:
         from pivot.sweep.listing import describe
 
         print(describe(plan, runs))
         return 0
-    code = 0 if args.table else _run(plan, runs, args.jobs)
+    code = 0 if args.table else complete(plan, runs, args.jobs)
     from pivot.sweep.render import render
 
     text, page = render(plan, runs)
@@ -96,7 +89,21 @@ def run(args: argparse.Namespace) -> int:
     return code
 
 
-def _run(plan: Plan, runs: list[SweepRun], jobs: int) -> int:
+def planned(args: argparse.Namespace) -> tuple[Plan, list[SweepRun]]:
+    """The plan as the options change it, and its runs."""
+    from pivot.plugins import absolute
+    from pivot.sweep.plan import load_plan
+    from pivot.sweep.runs import Overrides, plan_runs
+
+    plugins = tuple(map(absolute, args.plugins or ()))
+    plan = adjust(load_plan(args.plan), args)
+    out = args.out or Path("runs") / "sweeps" / plan.name
+    return plan, plan_runs(
+        plan, out, Overrides(tuple(args.settings), tuple(args.path), args.papo_eval, plugins)
+    )
+
+
+def complete(plan: Plan, runs: list[SweepRun], jobs: int) -> int:
     """Complete the runs and say what failed; the exit code."""
     from pivot.sweep import pool, schedule
 
@@ -151,11 +158,12 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _engine(planned: Engine, args: argparse.Namespace) -> Engine:
-    from pivot.runs.run import find_engine
     from pivot.sweep.plan import Engine
 
     engine = Engine(args.engine) if args.engine not in (None, planned.name) else planned
-    if engine.name != "verl":
+    if engine.name not in ("local", "verl"):  # what is always there needs no import of a model's code
+        from pivot.runs.run import find_engine
+
         find_engine(engine.name)
     given = {name: vars(args)[name] for name in ("nodes", "gpus", "address") if vars(args)[name] is not None}
     for name, value in given.items():

@@ -6,6 +6,7 @@ The model is built on torch's meta device, so its parameters are counted exactly
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -13,7 +14,7 @@ from huggingface_hub import try_to_load_from_cache
 from transformers import AutoModelForImageTextToText, PretrainedConfig
 
 from pivot.errors import UserError
-from pivot.models.family import FAMILIES, Stack, find_family
+from pivot.models.family import FAMILIES, Family, Stack, find_family
 from pivot.models.loading import file_limits, resolve_model
 from pivot.models.model_config import read_config
 
@@ -49,14 +50,23 @@ def find_architecture(model: str) -> Architecture:
             reason = str(cause).strip().splitlines()[0].rstrip(".:")
             raise UserError(f"cannot read the model's {config_file} ({reason})") from cause
     for family in dict.fromkeys(map(find_family, FAMILIES)):
-        published = family.published_config(model)
+        published = _measure_published(family, model)
         if published is not None:
-            name, config = published
-            return _measure(config, f"published sizes of {name}", None)
+            return published
     raise UserError(
         f"The sizes of {model!r} are unknown, because its config.json is neither a local file nor in the hub's cache: "
         "download the model first."
     )
+
+
+@cache
+def _measure_published(family: type[Family], model: str) -> Architecture | None:
+    """The sizes that a family knows by the model's name, which never change."""
+    published = family.published_config(model)
+    if published is None:
+        return None
+    name, config = published
+    return _measure(config, f"published sizes of {name}", None)
 
 
 def _measure(config: PretrainedConfig, source: str, max_pixels: int | None) -> Architecture:

@@ -19,8 +19,9 @@ from pivot.sweep.runs import OLD_NAMES, SweepRun
 def accuracies(run: SweepRun) -> dict[str, float]:
     """Benchmark -> accuracy of the last checkpoint with the plan's samples, limit and settings."""
     entries = read_scores(run.folder / "eval" / "scores.json")
-    names: dict[str, str] = {as_evaluated(run.config.data)[1]: TRAIN} if TRAIN in run.benchmarks else {}
-    return {names.get(e["name"], e["name"]): float(e["accuracy"]) for e in entries if _counts(e, run)}
+    own = as_evaluated(run.config.data)[1] if TRAIN in run.benchmarks else None
+    counted = [entry for entry in entries if _counts(entry, run)]
+    return {TRAIN if one["name"] == own else one["name"]: float(one["accuracy"]) for one in counted}
 
 
 def _counts(entry: dict[str, Any], run: SweepRun) -> bool:

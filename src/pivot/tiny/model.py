@@ -23,17 +23,23 @@ from pivot.tiny.procedural.canvas import SIZE
 PATCH, MERGE = 14, 2
 IMAGE_MEAN, IMAGE_STD = 0.9, 0.35
 """A white background becomes nearly zero, with which the model learns faster than with the usual means."""
-HIDDEN, LAYERS, VISION_LAYERS = 128, 3, 2
 INITIALIZER_RANGE = 0.06
 """Three times Hugging Face's default; with 0.02 a model of this size hardly learns."""
 
 
-def build_model(tokenizer: PreTrainedTokenizerFast, *, seed: int) -> Qwen2_5_VLForConditionalGeneration:
+def build_model(
+    tokenizer: PreTrainedTokenizerFast,
+    *,
+    hidden: int = 128,
+    layers: int = 3,
+    vision_layers: int = 2,
+    seed: int = 0,
+) -> Qwen2_5_VLForConditionalGeneration:
     """An untrained model for the tokenizer's vocabulary; the seed fixes all weights."""
     ids = tokenizer.get_vocab()
     config = Qwen2_5_VLConfig(
-        text_config=_text_config(ids),
-        vision_config=_vision_config(),
+        text_config=_text_config(ids, hidden, layers),
+        vision_config=_vision_config(hidden, vision_layers),
         image_token_id=ids["<|image_pad|>"],
         video_token_id=ids["<|video_pad|>"],
         vision_start_token_id=ids["<|vision_start|>"],
@@ -53,14 +59,14 @@ def build_model(tokenizer: PreTrainedTokenizerFast, *, seed: int) -> Qwen2_5_VLF
     return model.eval()
 
 
-def _text_config(ids: dict[str, int]) -> dict[str, Any]:
+def _text_config(ids: dict[str, int], hidden: int, layers: int) -> dict[str, Any]:
     return {
         "vocab_size": len(ids),
-        "hidden_size": HIDDEN,
-        "intermediate_size": 3 * HIDDEN,
-        "num_hidden_layers": LAYERS,
-        "num_attention_heads": HIDDEN // 32,
-        "num_key_value_heads": HIDDEN // 64,
+        "hidden_size": hidden,
+        "intermediate_size": 3 * hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": hidden // 32,
+        "num_key_value_heads": hidden // 64,
         "max_position_embeddings": 4096,
         "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [4, 6, 6]},
         "bos_token_id": ids["<|endoftext|>"],
@@ -70,19 +76,19 @@ def _text_config(ids: dict[str, int]) -> dict[str, Any]:
     }
 
 
-def _vision_config() -> dict[str, Any]:
+def _vision_config(hidden: int, layers: int) -> dict[str, Any]:
     return {
-        "depth": VISION_LAYERS,
-        "hidden_size": HIDDEN,
-        "intermediate_size": 3 * HIDDEN,
-        "num_heads": HIDDEN // 32,
-        "out_hidden_size": HIDDEN,
+        "depth": layers,
+        "hidden_size": hidden,
+        "intermediate_size": 3 * hidden,
+        "num_heads": hidden // 32,
+        "out_hidden_size": hidden,
         "patch_size": PATCH,
         "spatial_merge_size": MERGE,
         "temporal_patch_size": 2,
         "window_size": 8 * PATCH,
         # Images this small fit one window, so every block attends to all patches.
-        "fullatt_block_indexes": list(range(VISION_LAYERS)),
+        "fullatt_block_indexes": list(range(layers)),
         "initializer_range": INITIALIZER_RANGE,
     }
 

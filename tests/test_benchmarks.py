@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from benchmarks import launches, overhead, scaling
+from benchmarks import clusters, launches, overhead, scaling
 from benchmarks.cases import Meter, every_other
 from benchmarks.slice import slice_settings, write_slice
 from benchmarks.turns import Contender, middle, play, play_apart, ratio
@@ -144,3 +144,28 @@ def test_a_decoded_token_makes_the_host_wait_once_in_eight():
     kernels, syncs = launches.per_token(layers=2)
     assert syncs == 1 / 8
     assert 0 < kernels < 2 * 60 + 60
+
+
+def test_the_arithmetic_of_clusters():
+    """Hand-computed for a round model: what is divided by the ranks, what is not, and what crosses the network."""
+    from pivot import recipes
+    from pivot.doctor.speed import named_gpu
+    from pivot.models.architecture import find_architecture
+
+    config, gpu = recipes.get("geo3k-7b"), named_gpu("H100-80GB")
+    model = find_architecture(config.model.path)
+    node, many, idle = (clusters.step_on(gpus, False, config, model, gpu) for gpus in (8, 64, 512))
+    assert many.compute == pytest.approx(node.compute / 8)
+    assert (node.idle_ranks, many.idle_ranks, idle.idle_ranks) == (0, 0, 512 - 128)
+    assert idle.compute == pytest.approx(many.compute / 2), "a prompt stays on one rank"
+    assert many.sampling == many.longest > node.sampling / 8
+    assert node.driver == many.driver == pytest.approx(11.3)
+    grown = clusters.step_on(64, True, config, model, gpu)
+    assert (grown.prompts, grown.driver) == (8 * 384, pytest.approx(8 * 11.3))
+    assert (grown.compute, grown.sampling) == (pytest.approx(node.compute), pytest.approx(node.sampling))
+    # 3 minibatches of 2 prompts per rank: one micro-batch each. Two gathers of bfloat16 weights and a float32 reduction
+    # in the update, and one gather for each of three passes that score.
+    assert many.gathered == pytest.approx(3 * (2 + 2 + 4 + 3 * 2) * model.parameters * 63 / 64)
+    assert many.exchange == pytest.approx(many.gathered / 50e9)
+    assert node.exchange == pytest.approx(node.gathered / 450e9)
+    assert many.total == many.sampling + many.compute + many.weights + many.driver

@@ -72,6 +72,27 @@ def known_gpu(device: Device) -> Gpu | None:
 
 
 @dataclass(frozen=True)
+class Decoding:
+    """A decoding step reads all weights and the caches of its sequences."""
+
+    concurrent: int
+    """Sequences at once."""
+    weight_seconds: float
+    sequence_seconds: float
+    """Per sequence."""
+    least: float
+
+    def seconds(self, sequences: int) -> float:
+        """Of one token of each sequence."""
+        return max(self.weight_seconds + sequences * self.sequence_seconds, self.least)
+
+    @property
+    def rate(self) -> float:
+        """Tokens per second."""
+        return self.concurrent / self.seconds(self.concurrent)
+
+
+@dataclass(frozen=True)
 class Hours:
     """Of a step and of a run, without evaluations."""
 
@@ -95,7 +116,7 @@ def hours(config: Config, model: Architecture, gpu: Gpu) -> Hours:
     image = 2 * model.vision_parameters * shape.image_tokens * model.patches_per_token
     forward = 2 * text * (shape.prompt_tokens + rollout.responses * length) + image  # per prompt
     rate = COMPUTE_SHARE * gpu.teraflops * 1e12
-    decoding, concurrent = _decoding(config, model, gpu, shape.prompt_tokens + length)
+    drawing = decoding(config, model, gpu, shape.prompt_tokens + length)
     sampled = drawn * prompts * rollout.responses * length
     prefill = drawn * prompts * (2 * text * shape.prompt_tokens + image) / rate
     passes = 1 * (rollout.recompute_logprobs or uses_vllm(config, gpu.device))
@@ -105,7 +126,7 @@ def hours(config: Config, model: Architecture, gpu: Gpu) -> Hours:
     backward = 1 if config.model.lora_rank else 2
     update = forward * (1 + backward + again) - (0 if trains_vision(config) else image * (backward + again))
     return Hours(
-        sampling=(sampled / decoding + prefill) / 3600,
+        sampling=(sampled / drawing.rate + prefill) / 3600,
         scoring=passes * prompts * forward / rate / 3600,
         update=prompts * update / rate / 3600,
         steps=train.steps,
@@ -115,14 +136,14 @@ def hours(config: Config, model: Architecture, gpu: Gpu) -> Hours:
             f"products reach {COMPUTE_SHARE:.0%} of that and decoding {BANDWIDTH_SHARE:.0%}: assumed, not measured",
             f"{length} tokens per response, {shape.prompt_tokens:,} per prompt, {drawn:g} groups sampled per group "
             "trained on",
-            f"{2 * text / 1e9:.1f} GFLOP per token forward; {concurrent} sequences decoded at once, "
-            f"{decoding:,.0f} tokens/s",
+            f"{2 * text / 1e9:.1f} GFLOP per token forward; {drawing.concurrent} sequences decoded at once, "
+            f"{drawing.rate:,.0f} tokens/s",
         ),
     )
 
 
-def _decoding(config: Config, model: Architecture, gpu: Gpu, context: int) -> tuple[float, int]:
-    """Tokens per second, and sequences at once: a decoding step reads all weights and the sequences' caches."""
+def decoding(config: Config, model: Architecture, gpu: Gpu, context: int) -> Decoding:
+    """Of sequences with `context` tokens; as many at once as the sampler's memory holds."""
     size = ITEM_BYTES[config.model.dtype]
     weights = (model.parameters - model.vision_parameters) * size
     per_sequence = context * model.text.layers * 2 * model.text.key_width * size
@@ -133,5 +154,5 @@ def _decoding(config: Config, model: Architecture, gpu: Gpu, context: int) -> tu
     else:
         row = config.rollout.max_prompt_tokens + config.rollout.max_tokens
         concurrent = max(config.rollout.responses, (config.rollout.batch_tokens or CPU_BATCH_TOKENS) // row)
-    seconds = (weights + concurrent * per_sequence) / (BANDWIDTH_SHARE * gpu.bandwidth * 1e9)
-    return concurrent / max(seconds, 0 if vllm else NATIVE_SECONDS), concurrent
+    rate = BANDWIDTH_SHARE * gpu.bandwidth * 1e9
+    return Decoding(concurrent, weights / rate, per_sequence / rate, 0 if vllm else NATIVE_SECONDS)

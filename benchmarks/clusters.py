@@ -102,7 +102,9 @@ def step_on(gpus: int, grow: bool, config: Config, model: Architecture, gpu: Gpu
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--recipe", default="geo3k-7b")
     parser.add_argument("--gpu", default="H100-80GB")
     arguments = parser.parse_args()
@@ -117,7 +119,12 @@ def main() -> None:
         for gpus in (8, 64, 512):
             step = step_on(gpus, grow, config, model, gpu)
             seconds = (step.sampling, step.compute, step.exchange, step.weights, step.driver, step.total)
-            cells = [f"{step.gpus}", f"{step.prompts:,}", f"{step.idle_ranks}", *(f"{s:,.1f}" for s in seconds)]
+            cells = [
+                f"{step.gpus}",
+                f"{step.prompts:,}",
+                f"{step.idle_ranks}",
+                *(f"{s:,.1f}" for s in seconds),
+            ]
             share = f"{step.driver / step.total:.0%}"
             sizes = (f"{step.gathered / 1e9:,.0f}", f"{step.sent / 1e9:.1f}")
             print(f"| {'grown' if grow else 'same'} | " + " | ".join([*cells, share, *sizes]) + " |")
@@ -125,9 +132,15 @@ def main() -> None:
     for line in hours(config, model, gpu).assumptions:
         print(f"- {line}")
     longest = step_on(8, False, config, model, gpu).longest
-    print(f"- one response of {config.rollout.max_tokens:,} tokens takes {longest:.0f} s however many servers there are")
-    print(f"- {NVLINK / 1e9:.0f} GB/s per GPU within a node, {NETWORK / 1e9:.0f} GB/s between nodes, at their peak")
-    print("\n| buffer of 1,000,000 prompts | stored tokens | memory and file, GB | saved in, s |\n|---|--:|--:|--:|")
+    print(
+        f"- one response of {config.rollout.max_tokens:,} tokens takes {longest:.0f} s however many servers there are"
+    )
+    print(
+        f"- {NVLINK / 1e9:.0f} GB/s per GPU within a node, {NETWORK / 1e9:.0f} GB/s between nodes, at their peak"
+    )
+    print(
+        "\n| buffer of 1,000,000 prompts | stored tokens | memory and file, GB | saved in, s |\n|---|--:|--:|--:|"
+    )
     for kept in (1, 4, 8):
         tokens = 1_000_000 * kept * RESPONSE_TOKENS
         size = tokens * TOKEN_BYTES

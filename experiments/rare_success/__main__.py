@@ -60,7 +60,7 @@ def make(args: argparse.Namespace) -> int:
 
 def keep(args: argparse.Namespace) -> int:
     """`collect`, `restore` and `check`."""
-    from experiments.rare_success.archive import collect, restore
+    from experiments.rare_success.archive import collect, file_of, restore
     from experiments.rare_success.sets import check_sets
     from pivot.sweep.plan import load_plan
     from pivot.sweep.runs import plan_runs
@@ -77,7 +77,7 @@ def keep(args: argparse.Namespace) -> int:
     written = collect(runs, args.results, prune=args.prune)
     for start, path in records.items():
         write_bytes(args.results / f"sets-{start}.json", path.read_bytes())
-    there = sum((args.results / f"{run.folder.name}.json").exists() for run in runs)
+    there = sum(file_of(run, args.results).exists() for run in runs)
     print(f"{len(written)} files written; {there} of {len(runs)} runs are there")
     return 0
 

@@ -68,7 +68,7 @@ def collect(runs: Sequence[SweepRun], results: Path, *, prune: bool = False) -> 
     for run in runs:
         if not run.is_trained or unmeasured(run) or not (run.folder / "eval" / "scores.json").exists():
             continue
-        path = results / f"{run.folder.name}.json"
+        path = file_of(run, results)
         known = json.loads(path.read_bytes()) if path.exists() else {}
         if known.get("scores") != _scores(run):  # a restored run has its metrics from the file
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -79,11 +79,19 @@ def collect(runs: Sequence[SweepRun], results: Path, *, prune: bool = False) -> 
     return written
 
 
+def file_of(run: SweepRun, results: Path) -> Path:
+    """Named without the digest at the end of the folder's name, which changes when a setting is added to the project.
+
+    The settings in the file say whether it is this run's.
+    """
+    return results / f"{run.folder.name.rpartition('-')[0]}.json"
+
+
 def summary(run: SweepRun) -> dict[str, Any]:
     """Everything that is kept of a run."""
     status = read_status(run.folder)
     return {
-        "run": {"arm": run.arm, "seed": run.seed, "folder": run.folder.name},
+        "run": {"arm": run.arm, "seed": run.seed},
         "settings": list(run.settings),
         "environment": {name: status[name] for name in ENVIRONMENT if name in status},
         "scores": _scores(run),
@@ -115,7 +123,7 @@ def restore(runs: Sequence[SweepRun], results: Path) -> int:
     """Folders of the runs that have a file and no folder yet; returns how many were written."""
     count = 0
     for run in runs:
-        path = results / f"{run.folder.name}.json"
+        path = file_of(run, results)
         if not path.exists() or (run.folder / "eval" / "scores.json").exists():
             continue
         saved = json.loads(path.read_bytes())

@@ -5,8 +5,8 @@ import shutil
 
 import pytest
 
-from experiments.rare_success.__main__ import PLAN, main
-from experiments.rare_success.archive import collect, restore, thinned
+from experiments.rare_success.__main__ import PLAN, RESULTS, main
+from experiments.rare_success.archive import collect, file_of, restore, thinned
 from pivot.config import to_dict
 from pivot.errors import UserError
 from pivot.sweep.plan import choose_arms, load_plan
@@ -106,3 +106,13 @@ def test_the_plan_is_whole_and_missing_sets_are_named(tmp_path, monkeypatch, cap
     (tmp_path / "one.yaml").write_text("recipe: tiny\narms: {DAPO: {method: dapo}}\n")
     assert main(["--results", "results", "--plan", "one.yaml", "collect"]) == 0
     assert "0 files written; 0 of 1 runs are there" in capsys.readouterr().out
+
+
+def test_committed_results_are_those_of_the_plan(tmp_path):
+    """Also after settings were added to the project, which change the digests in the names of run folders."""
+    runs = plan_runs(load_plan(PLAN), tmp_path / "runs")
+    files = {file_of(run, RESULTS) for run in runs}
+    assert len(files) == len(runs)
+    there = {path for path in RESULTS.glob("*.json") if not path.stem.startswith("sets-")}
+    assert there <= files
+    assert restore(runs, RESULTS) == len(there) > 0

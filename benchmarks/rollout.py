@@ -18,6 +18,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.cases import CASES
+from benchmarks.slice import add_options, write_for
 from benchmarks.turns import Contender, machine, play, ratio, serve
 
 PROMPTS = {"fixed": 16, "slice": 4}
@@ -31,8 +32,7 @@ def main() -> int:
     parser.add_argument("--groups", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--data", default="tiny", help="of a slice: Geometry3K's train.parquet")
-    parser.add_argument("--tokenizer", help="of a slice: the folder of Qwen2.5's; default: the tiny model's")
+    add_options(parser)
     parser.add_argument("--be", choices=CONTENDERS, help=argparse.SUPPRESS)
     parser.add_argument("--work", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -44,7 +44,7 @@ def main() -> int:
     print(f"{machine()}; {shape}, {args.threads} thread(s) each, {args.rounds} rounds")
     names = [name for name in CONTENDERS if name != "vllm" or (VLLM.exists() and args.case == "fixed")]
     with tempfile.TemporaryDirectory() as folder:
-        work = _write_work(Path(folder), args.case, args.data, args.tokenizer)
+        work = _write_work(Path(folder), args)
         for size in args.groups:
             contenders = [_start(name, size, args.case, work, args.threads) for name in names]
             turns = play(contenders, args.rounds, 0 if args.case == "slice" else 2)
@@ -62,18 +62,13 @@ def _start(name: str, size: int, case: str, work: Path, threads: int) -> Contend
     return Contender(name, [python, "-m", "benchmarks.rollout", *options], threads)
 
 
-def _write_work(folder: Path, case: str, data: str, tokenizer: str | None) -> Path:
+def _write_work(folder: Path, args: argparse.Namespace) -> Path:
     """The prompts as files for vLLM, and beside them the settings from which our processes load the model."""
     from benchmarks.world import write_for_peer
 
-    settings = []
-    if case == "slice":
-        from benchmarks.slice import slice_settings, write_slice
-
-        write_slice(folder / "model", tokenizer)
-        settings = slice_settings(folder / "model", data)
+    settings = write_for(args.case, folder, args)
     (folder / "settings.json").write_text(json.dumps(settings))
-    return write_for_peer(folder, case, settings)
+    return write_for_peer(folder, args.case, settings)
 
 
 def be_pivot(size: int, case: str, work: Path) -> None:

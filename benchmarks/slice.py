@@ -5,11 +5,26 @@ Nothing is downloaded. Without a tokenizer's folder the tiny model's tokenizer i
 
 from __future__ import annotations
 
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Any
 
 LAYERS, VISION_LAYERS = 4, 4
 """Of 36 and 32."""
+
+
+def add_options(parser: ArgumentParser) -> None:
+    """What only a slice needs."""
+    parser.add_argument("--data", default="tiny", help="of a slice: Geometry3K's train.parquet")
+    parser.add_argument("--tokenizer", help="of a slice: the folder of Qwen2.5's; default: the tiny model's")
+
+
+def write_for(case: str, folder: Path, args: Namespace) -> list[str]:
+    """The case's settings; a slice is written into the folder first."""
+    if not case.startswith("slice"):
+        return []
+    print(f"{write_slice(folder / 'model', args.tokenizer) / 1e6:.0f}M weights", flush=True)
+    return slice_settings(folder / "model", args.data)
 
 
 def slice_settings(model: Path, data: str) -> list[str]:

@@ -2,6 +2,7 @@
 
     python -m benchmarks.step [--case natural] [--rounds 7] [--threads 1] [--micro-batch 32 64]
     python -m benchmarks.step --case slice --threads 2 --data train.parquet --tokenizer FOLDER
+                              [--set train.kept_activations=4]
 
 The tiny model, 16 prompts x 8 responses; `fixed`: 48 tokens each, `natural`: until the model ends its turn, 96 at most.
 A slice of Qwen2.5-VL-3B (benchmarks/slice.py), 4 prompts x 5 responses of 128 tokens, or 512 (`slice-512`): contenders
@@ -20,7 +21,7 @@ from pathlib import Path
 
 from benchmarks import contender
 from benchmarks.cases import CASES
-from benchmarks.slice import slice_settings, write_slice
+from benchmarks.slice import add_options, write_for
 from benchmarks.turns import Contender, Turn, machine, middle, play, play_apart, ratio
 from benchmarks.world import write_for_peer
 
@@ -35,8 +36,10 @@ def main() -> int:
     parser.add_argument("--warmups", type=int, default=2)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--micro-batch", type=int, nargs="+", default=[32])
-    parser.add_argument("--data", default="tiny", help="of a slice: Geometry3K's train.parquet")
-    parser.add_argument("--tokenizer", help="of a slice: the folder of Qwen2.5's; default: the tiny model's")
+    parser.add_argument(
+        "--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of this project's side"
+    )
+    add_options(parser)
     args = parser.parse_args()
     if not PEER.exists():
         print("TRL is not installed here: run `make .venv-trl/.ready` first.", file=sys.stderr)
@@ -44,11 +47,9 @@ def main() -> int:
     print(f"{machine()}; case {args.case}, {args.threads} thread(s) each, {args.rounds} rounds")
     apart = args.case.startswith("slice")
     with tempfile.TemporaryDirectory() as folder:
-        settings = ["train.overlap=false"]
-        if apart:
-            print(f"{write_slice(Path(folder, 'model'), args.tokenizer) / 1e6:.0f}M weights", flush=True)
-            settings += slice_settings(Path(folder, "model"), args.data)
+        settings = ["train.overlap=false", *write_for(args.case, Path(folder), args)]
         work = write_for_peer(Path(folder), args.case, settings)
+        settings += args.set
         commands = {f"trl/{n}": peer_command(work, args.case, n, args.threads) for n in args.micro_batch}
         peers = list(commands)
         commands |= {m: contender.command(m, args.case, args.threads, *settings) for m in args.methods}

@@ -65,6 +65,21 @@ def test_nucleus_of_a_large_vocabulary_is_that_of_a_full_sort(top_p):
     assert torch.equal(torch.cat(rows), expected_NV), "whatever stands beside a row"
 
 
+def test_a_row_that_is_not_finite_leaves_its_neighbours_alone():
+    """Weights that have diverged: the update that follows is skipped, so no draw may raise."""
+    probs_NV = torch.randn(3, 5000, generator=torch.Generator().manual_seed(0)).softmax(-1)
+    expected_NV = keep_nucleus(probs_NV, 0.99)
+    for value in (torch.nan, -torch.nan, torch.inf):
+        broken_NV = probs_NV.clone()
+        broken_NV[1] = value
+        kept_NV = keep_nucleus(broken_NV, 0.99)
+        assert torch.equal(kept_NV[[0, 2]], expected_NV[[0, 2]])
+    logits_NV = torch.zeros(2, 5000)
+    logits_NV[0, 0] = torch.nan
+    drawn_N = draw_tokens(logits_NV, torch.tensor([0.5, 0.5], dtype=torch.float64), Sampling(top_p=0.99))
+    assert int(drawn_N.max()) < 5000
+
+
 def test_the_edges_of_the_unit_interval_hit_tokens_with_probability():
     logits = torch.tensor([[-torch.inf, 0.0, 0.0, -torch.inf]] * 2)
     edges = torch.tensor([0.0, 1.0 - 2**-53], dtype=torch.float64)

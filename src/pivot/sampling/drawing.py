@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from pivot.sampling.base import Sampling
 
 LIKELIEST = 256
 """Tokens that top-p looks at first; a trained model rarely needs more."""
+LOW_BITS = 15
+"""Of a probability's 32; those above are counted first."""
+HIGHEST = 0x3F800000 >> LOW_BITS
+"""The high bits of 1.0."""
 
 
 def uniform_stream(key: int, length: int) -> np.ndarray:
@@ -53,13 +58,13 @@ def keep_nucleus(probs_NV: Tensor, top_p: float) -> Tensor:
 
 
 def _least_probability(probs_NV: Tensor, top_p: float) -> Tensor:
-    """The least in the set: by a sort on a GPU, which is quick there; elsewhere among a few tokens, or by bisection."""
+    """The least in the set: by a sort on a GPU, which is quick there; elsewhere among a few tokens, or by counting."""
     if probs_NV.device.type != "cpu" or probs_NV.shape[-1] <= LIKELIEST:
         return _last_needed(probs_NV.sort(-1, descending=True).values, top_p)
     likeliest_NK = probs_NV.topk(LIKELIEST, dim=-1).values
     if bool((likeliest_NK.double().cumsum(-1)[:, -1] >= top_p).all()):
         return _last_needed(likeliest_NK, top_p)
-    return _least_by_bisection(probs_NV, top_p)
+    return _least_by_counting(probs_NV, top_p)
 
 
 def _last_needed(ordered_NK: Tensor, top_p: float) -> Tensor:
@@ -68,17 +73,32 @@ def _last_needed(ordered_NK: Tensor, top_p: float) -> Tensor:
     return ordered_NK.gather(-1, num_short_N1.clamp(max=ordered_NK.shape[-1] - 1))
 
 
-def _least_by_bisection(probs_NV: Tensor, top_p: float) -> Tensor:
-    """The same for any number of tokens, without a sort: positive floats are ordered as their bits are."""
-    # Tokens below this have less than 1 - top_p together, so none of them is in the nucleus.
-    below = np.float32((1 - top_p) / probs_NV.shape[-1])
-    low_N1 = torch.full_like(probs_NV[:, :1], float(below)).view(torch.int32)
-    high_N1 = probs_NV.amax(-1, keepdim=True).view(torch.int32)
-    kept_NV = torch.empty_like(probs_NV)
-    for _ in range(int(np.float32(1).view(np.int32) - below.view(np.int32)).bit_length()):
-        middle_N1 = low_N1 + (high_N1 - low_N1 + 1) // 2
-        torch.ge(probs_NV, middle_N1.view(torch.float32), out=kept_NV)
-        reaches_N1 = kept_NV.mul_(probs_NV).sum(-1, keepdim=True, dtype=torch.float64) >= top_p
-        low_N1 = torch.where(reaches_N1, middle_N1, low_N1)
-        high_N1 = torch.where(reaches_N1, high_N1, middle_N1 - 1)
-    return low_N1.view(torch.float32)
+def _least_by_counting(probs_NV: Tensor, top_p: float) -> Tensor:
+    """The same for any number of tokens, without a sort: positive floats are ordered as their bits are.
+
+    First the high bits of the least probability, then the low ones: the largest with which all that are as likely or
+    likelier reach `top_p`.
+    """
+    bits_NV = probs_NV.view(torch.int32)
+    high_NV = (bits_NV >> LOW_BITS).clamp(0, HIGHEST).long()  # clamped for what is not finite
+    mass_NC = probs_NV.new_zeros(len(probs_NV), HIGHEST + 1, dtype=torch.float64)
+    likelier_NC = _reversed_sums(mass_NC.scatter_add_(-1, high_NV, probs_NV.double()))
+    high_N1 = _last_reaching(likelier_NC, top_p)
+    beyond_N1 = F.pad(likelier_NC, (0, 1)).gather(-1, high_N1 + 1)
+
+    row_M, token_M = (high_NV == high_N1).nonzero(as_tuple=True)
+    low_M = (bits_NV[row_M, token_M] & (2**LOW_BITS - 1)).long()
+    mass_NC = probs_NV.new_zeros(len(probs_NV), 2**LOW_BITS, dtype=torch.float64)
+    mass_NC.index_put_((row_M, low_M), probs_NV[row_M, token_M].double(), accumulate=True)
+    low_N1 = _last_reaching(_reversed_sums(mass_NC) + beyond_N1, top_p)
+    return (high_N1 << LOW_BITS | low_N1).int().view(torch.float32)
+
+
+def _reversed_sums(x_NC: Tensor) -> Tensor:
+    """Of each column and all that follow it."""
+    return x_NC.flip(-1).cumsum(-1).flip(-1)
+
+
+def _last_reaching(sums_NC: Tensor, top_p: float) -> Tensor:
+    """The last column of falling sums that reaches `top_p`; 0 if none does."""
+    return ((sums_NC >= top_p).sum(-1, keepdim=True) - 1).clamp(min=0)

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 
 from benchmarks.turns import machine
-from pivot.models.products import product
+from pivot.method.products import product
 
 WEIGHTS = {"head": (151936, 2048), "up": (11008, 2048), "down": (2048, 11008), "query": (2048, 2048)}
 """Rows and columns."""

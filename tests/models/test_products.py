@@ -1,87 +1,56 @@
-"""Large products on a CPU: the numbers of `F.linear`, gradients where they are asked for, and who uses them."""
+"""A model's linear layers use oneDNN where it pays; what follows stays as it was."""
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from pivot.models import products
-from pivot.models.loading import load_policy
-from pivot.models.products import LARGE, prepare_products, product
+from pivot.method import products
+from pivot.models.loading import ModelOptions, load_policy
+from pivot.models.products import prepare_products
+from pivot.models.rows import PromptWithResponses
 from pivot.tiny import procedural
+from tests.method.test_products import Operators
 
 pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch without oneDNN")
 
 
-class Operators(TorchDispatchMode):
-    def __init__(self):
-        super().__init__()
-        self.names = []
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        self.names.append(str(function))
-        return function(*args, **(kwargs or {}))
-
-    @property
-    def of_onednn(self):
-        return sum("mkldnn._linear_pointwise" in name for name in self.names)
-
-
-@pytest.fixture
-def weight():
-    return torch.randn(LARGE // 512, 512, generator=torch.Generator().manual_seed(0))
+def test_a_layer_keeps_its_gradients():
+    torch.manual_seed(0)
+    layer = nn.Linear(512, products.LARGE // 512)
+    x = torch.randn(20, 512)
+    found = []
+    for _ in range(2):
+        layer.zero_grad()
+        layer(x).square().mean().backward()
+        found.append((layer.weight.grad, layer.bias.grad))
+        prepare_products(layer)
+    for ours, expected in zip(*found, strict=True):
+        torch.testing.assert_close(ours, expected)
 
 
-@pytest.mark.parametrize("shape", [(1, 512), (20, 512), (3, 7, 512)])
-@pytest.mark.parametrize("biased", [False, True])
-def test_the_numbers_are_those_of_linear(weight, shape, biased):
-    x, bias = torch.randn(shape), torch.randn(len(weight)) if biased else None
-    with Operators() as seen:
-        found = product(x, weight, bias)
-    assert seen.of_onednn == 1
-    torch.testing.assert_close(found, F.linear(x, weight, bias), atol=1e-4, rtol=1e-5)
-
-
-def test_small_weights_are_left_to_torch_bit_for_bit(weight):
-    x, small = torch.randn(20, 512), weight[:-1]
-    with Operators() as seen:
-        found = product(x, small)
-    assert not seen.of_onednn
-    assert torch.equal(found, F.linear(x, small))
-
-
-def test_other_types_are_left_to_torch(weight):
-    x = torch.randn(4, 512)
-    with Operators() as seen:
-        product(x.bfloat16(), weight.bfloat16())
-        product(x.double(), weight.double())
-    assert not seen.of_onednn
-
-
-def test_gradients_flow_where_they_are_asked_for(weight):
-    layer = nn.Linear(512, len(weight), bias=False)
-    prepare_products(layer)
-    x = torch.randn(20, 512, requires_grad=True)
-    layer(x).square().sum().backward()
-    expected = 2 * F.linear(x.detach(), layer.weight.detach()).T @ x.detach()
-    torch.testing.assert_close(layer.weight.grad, expected, atol=1e-2, rtol=1e-4)
-    with torch.no_grad(), Operators() as seen:
-        layer(x)
-    assert seen.of_onednn == 1
-
-
-def test_a_models_large_layers_use_it_and_its_scores_stay(monkeypatch):
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_a_models_scores_and_gradients_stay(monkeypatch, checkpointing):
     """The tiny model's layers count as large here."""
-    plain = load_policy("tiny")
-    monkeypatch.setattr(products, "LARGE", 1)
-    policy = load_policy("tiny")
-    encoded = [policy.encoder.encode(prompt) for prompt in procedural.dataset("train", 2)]
-    with torch.no_grad(), Operators() as seen:
-        _, hidden_PD = policy.prefill(encoded)
-    assert seen.of_onednn > 10
-    monkeypatch.undo()
-    with torch.no_grad(), Operators() as unseen:
-        _, expected_PD = plain.prefill(encoded)
-    assert not unseen.of_onednn
-    torch.testing.assert_close(hidden_PD, expected_PD, atol=1e-4, rtol=1e-4)
+    found, calls = [], []
+    for size in (2**40, 1):
+        monkeypatch.setattr(products, "LARGE", size)
+        monkeypatch.setattr(products, "WORTHWHILE", 2**60)
+        policy = load_policy("tiny", ModelOptions(gradient_checkpointing=checkpointing))
+        encoded = [policy.encoder.encode(prompt) for prompt in procedural.dataset("train", 2)]
+        units = [
+            PromptWithResponses(prompt, [torch.arange(20, 30), torch.arange(22, 40)]) for prompt in encoded
+        ]
+        with policy.training(), Operators() as seen:
+            scores = policy.score(units, policy.features(encoded), layout="tree")
+            scores.logprobs_BT.sum().backward()
+        gradients = {name: p.grad for name, p in policy.trainable_parameters().items()}
+        found.append((scores.logprobs_BT.detach(), gradients))
+        calls.append(seen.of_onednn)
+    assert calls[0] == 0
+    assert calls[1] > 50
+    torch.testing.assert_close(*(logprobs for logprobs, _ in found), atol=1e-4, rtol=1e-4)
+    for name, expected in found[0][1].items():
+        scale = expected.abs().max()
+        torch.testing.assert_close(
+            found[1][1][name] / scale, expected / scale, atol=1e-4, rtol=1e-4, msg=name
+        )

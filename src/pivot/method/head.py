@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from pivot.method.numerics import at_least_float32
+from pivot.method.products import is_faster, product
 
 
 class HeadPlan(NamedTuple):
@@ -89,9 +90,10 @@ class ChunkedHead(torch.autograd.Function):
             )
             grad_CV = _logits_gradient_(logprobs_CV, workspace, incoming).to(hidden_ND.dtype)
             if grad_hidden_ND is not None:
-                torch.mm(grad_CV, weight_VD, out=grad_hidden_ND[chunk])
+                grad_hidden_ND[chunk] = product(grad_CV, weight_VD.T)
             if grad_weight_VD is not None:
                 grad_weight_VD.addmm_(grad_CV.T, hidden_ND[chunk])
+            del logprobs_CV, grad_CV  # the next chunk may take a new buffer
         return grad_hidden_ND, grad_weight_VD, None, None, None
 
 
@@ -113,6 +115,10 @@ class _Workspace:
 
     def logits(self, hidden_CD: Tensor, name: str = "logits") -> Tensor:
         """scale * h W^T, in the buffer `name`."""
+        if is_faster(hidden_CD, self._weight_VD):  # it has no `out`: its result becomes the buffer
+            self._buffers.pop(name, None)
+            logits_CV = self._buffers[name] = product(hidden_CD, self._weight_VD)
+            return logits_CV if self._scale == 1.0 else logits_CV.mul_(self._scale)
         logits_CV = self.buffer(name, len(hidden_CD))
         if logits_CV.dtype == hidden_CD.dtype:
             torch.mm(hidden_CD, self._weight_VD.T, out=logits_CV)

@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pivot.method.products import product
 from pivot.models.decoding import Continuation
 from pivot.models.family import EncodedPrompt
 from pivot.models.policy import Policy
-from pivot.models.products import product
 from pivot.sampling.base import SampleRequest
 from pivot.sampling.drawing import draw_tokens, uniform_stream
 from pivot.seeding import stable_seed

@@ -4,8 +4,9 @@
     python -m benchmarks.limit --case slice --threads 2 --rounds 2 --data train.parquet --tokenizer FOLDER
 
 FLOPs of a corrupted-image pass and of an update (forward and backward), counted by torch, over their time; against a
-product of two 2,048 x 2,048 matrices in float32, in turns and on the same threads. The tiny model with 16 prompts x 8
-responses, or a slice of Qwen2.5-VL-3B (benchmarks/slice.py) with 4 x 5. Recomputed activations count as work.
+product of two 2,048 x 2,048 matrices in float32 by the same library (`method/products.py`), in turns and on the same
+threads. The tiny model with 16 prompts x 8 responses, or a slice of Qwen2.5-VL-3B (benchmarks/slice.py) with 4 x 5.
+Recomputed activations count as work.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from benchmarks.turns import machine
 from benchmarks.world import make_trainer
 from pivot.engines.base import ScoreRequest
 from pivot.method import allocate_advantage
+from pivot.method.products import product
 from pivot.training.batch import minibatches, units_of
 
 SIZE = 2048
@@ -64,7 +66,7 @@ def main() -> int:
 
 def _product() -> Callable[[], object]:
     a, b = torch.randn(SIZE, SIZE), torch.randn(SIZE, SIZE)
-    return lambda: a @ b
+    return lambda: product(a, b)
 
 
 def _passes(case: str, settings: Sequence[str]) -> dict[str, Callable[[], object]]:

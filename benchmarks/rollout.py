@@ -157,7 +157,9 @@ def _policy(case: str, work: Path):
     from pivot.engines.local import load_model
     from pivot.training.prompts import training_prompts
 
-    settings = [f"data.size={CASES[case].num_prompts}", "rollout.max_prompt_tokens=4096"]
+    shape = CASES[case]
+    settings = [f"data.size={shape.num_prompts}", "rollout.max_prompt_tokens=4096"]
+    settings += [f"train.prompts_per_step={shape.prompts}", f"train.minibatch_prompts={shape.prompts}"]
     settings += json.loads((work.parent / "settings.json").read_text())
     config = apply_settings(recipes.get(recipe_of(case)), settings)
     policy, prompts = load_model(config), training_prompts(config).by_id

@@ -51,7 +51,9 @@ def make(args: argparse.Namespace) -> int:
         plan = replace(plan, candidates={rate: n for rate, n in plan.candidates.items() if rate in wanted})
     folder = args.work / "sets"
     record = folder / f"{args.start}.json"
-    for name, found in make_sets(plan, folder, sampler_of(plan)):
+    kept = args.results / f"sets-{args.start}.json"
+    recorded = json.loads(kept.read_bytes()) if kept.exists() else {}
+    for name, found in make_sets(plan, folder, sampler_of(plan), recorded):
         known = json.loads(record.read_bytes()) if record.exists() else {}
         write_bytes(record, as_lines({**known, name: found}))
         print(f"{name}: {found['prompts']} prompts, {100 * found['success_rate']:.1f}% right", flush=True)

@@ -9,8 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from pivot.durable import write_bytes
 from pivot.errors import UserError
 from pivot.evaluation.sampling import evaluation_request, graded_samples
 from pivot.models.loading import load_policy
+from pivot.models.policy import Policy
 from pivot.rewards.judge import VerifierJudge
 from pivot.sampling import NativeSampler, Sampling
 from pivot.seeding import stable_seed
@@ -64,12 +66,22 @@ class SetPlan:
         return f"{self.start}-{rate:02d}{ending}"
 
 
-def make_sets(plan: SetPlan, folder: Path, count: Count) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Write each set as `FOLDER/NAME.jsonl` with its images; yields its name and what is recorded about it."""
+def make_sets(
+    plan: SetPlan, folder: Path, count: Count, recorded: Mapping[str, dict[str, Any]] | None = None
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Write each set as `FOLDER/NAME.jsonl` with its images; yields its name and what is recorded about it.
+
+    Sets that are recorded are written from the ids of their prompts: another processor rounds differently, so that
+    sampling there would choose other prompts.
+    """
     for rate, candidates in plan.candidates.items():
         for ending, split in SPLITS.items():
             size = plan.prompts if split == "train" else plan.new_prompts
             prompts = procedural.dataset(split, candidates * size // plan.prompts)
+            known = (recorded or {}).get(plan.name(rate, ending))
+            if known is not None:
+                yield plan.name(rate, ending), write_recorded(plan.name(rate, ending), known, prompts, folder)
+                continue
             first = Counts(folder / f"{plan.start}-{split}-counts.jsonl", count)
             counts = first.screened(prompts)
             generator = np.random.Generator(np.random.PCG64(stable_seed(plan.seed, rate, split)))
@@ -78,7 +90,22 @@ def make_sets(plan: SetPlan, folder: Path, count: Count) -> Iterator[tuple[str, 
             second = Counts(folder / f"{plan.start}-{split}-second.jsonl", count).sampled(members)
             name = plan.name(rate, ending)
             digest = write_set(members, folder / f"{name}.jsonl")
-            yield name, {"digest": digest, "split": split, **describe(members, second)}
+            ids = [prompt.id for prompt in members]
+            yield name, {"digest": digest, "split": split, **describe(members, second), "ids": ids}
+
+
+def write_recorded(
+    name: str, known: dict[str, Any], candidates: Sequence[Prompt], folder: Path
+) -> dict[str, Any]:
+    """Write a set from the ids of its prompts; returns what was recorded of it."""
+    by_id = {prompt.id: prompt for prompt in candidates}
+    digest = write_set([by_id[one] for one in known["ids"]], folder / f"{name}.jsonl")
+    if digest != known["digest"]:
+        raise UserError(
+            f"{name} has other images or questions here ({digest}) than when it was recorded ({known['digest']}): "
+            "the tiny world has changed since."
+        )
+    return known
 
 
 @dataclass
@@ -123,10 +150,14 @@ class Counts:
 
 
 def sampler_of(plan: SetPlan) -> Count:
-    """Counts with the start checkpoint and the verifier."""
-    policy, judge = load_policy(plan.start), VerifierJudge("pivot", 1)
+    """Counts with the start checkpoint and the verifier, which are loaded when they are first needed."""
+
+    @cache
+    def parts() -> tuple[Policy, VerifierJudge]:
+        return load_policy(plan.start), VerifierJudge("pivot", 1)
 
     def count(prompts: Sequence[Prompt], size: int, sampling: str) -> list[int]:
+        policy, judge = parts()
         seed = stable_seed("rare success", plan.seed, sampling)
         request = evaluation_request(size, Sampling(max_tokens=plan.max_tokens), seed)
         found = {

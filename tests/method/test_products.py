@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pivot.method import products
-from pivot.method.products import LARGE, WORTHWHILE, product
+from pivot.method.products import LARGE, WORTHWHILE, add_product_, product
 
 pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch without oneDNN")
 
@@ -75,12 +75,28 @@ def test_views_and_gradients_of_every_layout_are_read_right(monkeypatch):
         torch.manual_seed(0)
         wide, weights = torch.randn(30, 60, requires_grad=True), torch.randn(50, 48, requires_grad=True)
         x, weight = wide[3:, 10:34], weights[::2, ::2]
-        y = product(x, weight)
-        (y.sum() + product(wide.t()[:30, :24], weight).sum()).backward()
-        return [y, wide.grad, weights.grad]
+        views = [x, wide.t()[:30, :24], wide.t()[30:, 3:27], wide[::3, 2:26], wide.t()[::2, 5:29]]
+        found = [product(view, other) for view in views for other in (weight, weights[:, 4:28])]
+        torch.stack([y.sum() for y in found]).sum().backward()
+        return [*found, wide.grad, weights.grad]
 
     for ours, expected in zip(*by_either(monkeypatch, gradients), strict=True):
         torch.testing.assert_close(ours, expected, atol=1e-4, rtol=1e-5)
+
+
+def test_a_product_is_added_in_blocks(monkeypatch):
+    monkeypatch.setattr(products, "BLOCK", 7 * 24)
+
+    def added():
+        torch.manual_seed(0)
+        total, x, y = torch.randn(40, 24), torch.randn(30, 50)[:, 5:45], torch.randn(30, 24)
+        add_product_(total, x, y)
+        return [total]
+
+    with Operators() as seen:
+        (ours,), (expected,) = by_either(monkeypatch, added)
+    assert seen.of_onednn == 6
+    torch.testing.assert_close(ours, expected, atol=1e-4, rtol=1e-5)
 
 
 def test_small_products_are_left_to_torch_bit_for_bit():

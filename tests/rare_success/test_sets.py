@@ -125,6 +125,23 @@ def test_making_sets_again_samples_nothing_and_gives_the_same(made):
     assert asked
 
 
+def test_recorded_sets_are_written_from_their_ids(made, tmp_path):
+    """Whatever the processor: rounding decides what is sampled, and so which prompts a sampling would choose."""
+    plan, folder, _, _, found = made
+
+    def never(prompts, size, sampling):
+        pytest.fail("nothing needs to be sampled")
+
+    again = tmp_path / "again"
+    assert dict(make_sets(plan, again, never, found)) == found
+    for name in found:
+        assert (again / f"{name}.jsonl").read_text() == (folder / f"{name}.jsonl").read_text()
+    check_sets(again, found)
+    other = {**found, "tiny-hard-40": {**found["tiny-hard-40"], "digest": "0"}}
+    with pytest.raises(UserError, match="tiny-hard-40 has other images or questions here"):
+        dict(make_sets(plan, again, never, other))
+
+
 def test_only_rare_prompts_are_sampled_on(tmp_path):
     _, count = world()
     prompts = procedural.dataset("train", 40)

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from pivot.method.numerics import at_least_float32
-from pivot.method.products import is_faster, product
+from pivot.method.products import add_product_, is_faster, product
 
 
 class HeadPlan(NamedTuple):
@@ -92,7 +92,7 @@ class ChunkedHead(torch.autograd.Function):
             if grad_hidden_ND is not None:
                 grad_hidden_ND[chunk] = product(grad_CV, weight_VD.T)
             if grad_weight_VD is not None:
-                grad_weight_VD.addmm_(grad_CV.T, hidden_ND[chunk])
+                add_product_(grad_weight_VD, grad_CV, hidden_ND[chunk])
             del logprobs_CV, grad_CV  # the next chunk may take a new buffer
         return grad_hidden_ND, grad_weight_VD, None, None, None
 

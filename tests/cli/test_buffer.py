@@ -65,6 +65,24 @@ def test_a_runs_newest_checkpoint_is_shown_decoded(tmp_path, capsys):
     assert shown["top"][1]["anchor"]["scored"] is False
 
 
+def test_of_two_or_three_entropy_alone_decides(tmp_path, capsys):
+    """V of so few candidates is never computed (training/anchors.py)."""
+    made = ExperienceBuffer()
+    for name, entropies in (("two", (0.3, 0.1)), ("four", (0.3, 0.1, 0.2, 0.4))):
+        responses = [StoredResponse([5, i], entropy=h) for i, h in enumerate(entropies)]
+        made.record(name, num_correct=len(responses), num_responses=6, responses=responses, step=1)
+    made.save(tmp_path / "buffer")
+    shown = {row["prompt_id"]: row["anchor"] for row in overview(capsys, tmp_path / "buffer")["top"]}
+    assert (shown["two"]["token_ids"], shown["two"]["entropy"], shown["two"]["dependency"]) == (
+        [5, 1],
+        0.1,
+        None,
+    )
+    assert (shown["four"]["token_ids"], shown["four"]["scored"]) == ([5, 3], False), "the newest"
+    assert main(["buffer", str(tmp_path / "buffer")]) == 0
+    assert "(H 0.100, V not needed)" in capsys.readouterr().out
+
+
 def test_run_checkpoint_and_buffer_folders_mean_the_same(tmp_path, capsys):
     checkpoint = save_run(tmp_path)
     shown = [overview(capsys, path) for path in (tmp_path, checkpoint, checkpoint / "buffer")]

@@ -7,6 +7,7 @@ import torch
 
 from pivot.engines import ahead
 from pivot.engines.local import LocalEngine
+from pivot.models.policy import Policy
 from pivot.training import build
 from pivot.training.clock import PhaseClock
 from pivot.training.prompts import training_prompts
@@ -48,6 +49,23 @@ def test_a_second_thread_changes_no_bit(config, monkeypatch):
     for name, weight in threaded.engine.policy.trainable_parameters().items():
         assert torch.equal(weight, plain.engine.policy.trainable_parameters()[name])
     assert any(group.anchor for group in ours[-1].selection.kept), "replay and anchors were part of it"
+
+
+def test_threads_never_race_for_an_image(config, monkeypatch):
+    """Which images are encoded together decides their last bits, so it must not depend on which thread is first."""
+    monkeypatch.setattr(ahead, "has_free_core", lambda: True)
+    encoded, features = [], Policy.features
+
+    def noted(policy, prompts, view="clean"):
+        missing = [p for p in prompts if not policy.knows_features(p, view)]
+        if view == "clean" and missing and not torch.is_grad_enabled():
+            encoded.append(threading.current_thread())
+        return features(policy, prompts, view)
+
+    monkeypatch.setattr(Policy, "features", noted)
+    _, found = outcomes(config)
+    assert any(group.anchor for group in found[-1].selection.kept)
+    assert set(encoded) == {threading.main_thread()}
 
 
 def test_without_it_numbers_differ_by_rounding_alone(config, small_config):

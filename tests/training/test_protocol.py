@@ -315,12 +315,58 @@ def test_all_candidates_of_a_prompt_are_scored_if_one_is_not(small_config):
     scored, unscored = candidate(0.1, 0.2), candidate(0.3, None)
 
     def asked(*candidates):
-        group = RolloutGroup(Prompt("p", "?", "1"), candidates=candidates, prepared=[])
-        return [len(unit.responses) for unit in selector.scoring([group], 1).units]
+        return requests_of(selector, candidates)
 
-    assert asked(scored, unscored) == [2]
+    assert asked(scored, unscored) == [("both", 2)]
     assert asked(scored, scored) == []
     assert asked(unscored) == [], "there is nothing to choose"
+
+
+def requests_of(selector, *groups):
+    """View and number of candidates of each group, as they would be scored."""
+    drawn = [RolloutGroup(Prompt("p", "?", "1"), candidates=tuple(one), prepared=[]) for one in groups]
+    return [(r.view, len(unit.responses)) for r in selector.scoring(drawn, 1) for unit in r.units]
+
+
+def test_no_corrupted_image_where_entropy_alone_decides(small_config):
+    """Of two or three candidates one stays after H (alpha = 0.5), whatever its V."""
+    groups = [[candidate(0.1, None) for _ in range(count)] for count in (1, 2, 3, 4, 5)]
+
+    def asked(*settings):
+        return requests_of(
+            AnchorSelector(small_config("ser", *settings).method, None, ExperienceBuffer(), {}), *groups
+        )
+
+    assert asked() == [("both", 4), ("both", 5), ("clean", 2), ("clean", 3)]
+    assert asked("method.anchor_keep=1") == [("both", n) for n in (2, 3, 4, 5)]
+    assert asked("method.anchor_keep=0.2") == [("clean", n) for n in (2, 3, 4, 5)]
+    assert asked("method.anchor_scores=collected") == [("both", n) for n in (2, 3, 4, 5)], (
+        "for later candidates"
+    )
+
+
+def test_the_anchor_is_the_one_that_all_scores_would_choose(small_config, make_trainer, monkeypatch):
+    """Steps that score every candidate under both images choose the same anchors, and train to the same weights."""
+
+    def steps(count):
+        trainer = make_trainer(small_config("pivot", "method.warmup_share=0", "data.size=8", "train.steps=6"))
+        groups = [g for _ in range(count) for g in trainer.step().selection.kept if len(g.candidates) > 1]
+        trainer.judge.close()
+        weights = torch.cat(
+            [p.detach().flatten() for p in trainer.engine.policy.trainable_parameters().values()]
+        )
+        return groups, weights
+
+    groups, weights = steps(6)
+    monkeypatch.setattr(AnchorSelector, "_compares", lambda selector, num_candidates: True)
+    fully, expected = steps(6)
+    assert [g.anchor.token_ids_T.tolist() for g in groups] == [g.anchor.token_ids_T.tolist() for g in fully]
+    # Other rows beside them in a micro-batch: the anchors' log-probs are rounded differently.
+    torch.testing.assert_close(weights, expected, atol=1e-5, rtol=1e-5)
+    for group in groups:
+        count = len(group.candidates)
+        assert [c.dependency is not None for c in group.candidates] == [count > 3] * count
+    assert {len(g.candidates) > 3 for g in groups} == {True, False}
 
 
 # The state of oversampling ---------------------------------------------------------------------------------------

@@ -135,17 +135,18 @@ def _anchor(
     candidates: list[StoredResponse], now: int, decode: Callable[[list[int]], str] | None
 ) -> dict[str, Any]:
     """The response that Eq. 7 selects by the stored scores; without scores the newest one."""
-    chosen, scored = (
-        candidates[-1],
-        [c for c in candidates if c.entropy is not None and c.dependency is not None],
-    )
+    from pivot.method import num_stable, select_anchor
+
+    stable = [c for c in candidates if c.entropy is not None]
+    # Of two or three, entropy alone decides: their V was never needed.
+    by_entropy = len(stable) == len(candidates) and num_stable(len(candidates)) == 1
+    scored = [c for c in stable if c.dependency is not None or by_entropy]
+    chosen = candidates[-1]
     if scored:
         import torch
 
-        from pivot.method import select_anchor
-
         entropy_N, dependency_N = torch.tensor(
-            [[c.entropy, c.dependency] for c in scored], dtype=torch.float64
+            [[c.entropy, c.dependency or 0.0] for c in scored], dtype=torch.float64
         ).T
         chosen = scored[select_anchor(entropy_N, dependency_N)]
     token_ids = chosen.token_ids.tolist()
@@ -221,11 +222,10 @@ def _rows(title: str, rows: list[dict[str, Any]]) -> Table:
 
 def _print_anchor(console: Console, row: dict[str, Any]) -> None:
     anchor = row["anchor"]
-    how = (
-        f"H {anchor['entropy']:.3f}, V {anchor['dependency']:.3f}"
-        if anchor["scored"]
-        else "newest, not scored"
-    )
+    how = "newest, not scored"
+    if anchor["scored"]:
+        visual = "not needed" if anchor["dependency"] is None else f"{anchor['dependency']:.3f}"
+        how = f"H {anchor['entropy']:.3f}, V {visual}"
     console.print(Text(printable(f"{row['prompt_id']}: anchor of age {anchor['age']} ({how})"), style="bold"))
     text = str(anchor["token_ids"]) if anchor["text"] is None else anchor["text"]
     text = text if len(text) <= _ANCHOR else f"{text[:_ANCHOR]}... ({len(text):,} characters)"

@@ -121,12 +121,24 @@ class LocalEngine:
         encoded = [_encoded(prompt) for prompt in prompts]
         for early in meanwhile:
             self._begin(early.step)
+            self._encode_first(early)
         with self._ahead.during(meanwhile if self._overlaps else ()):
             found = within_memory(
                 lambda: dict(self.sampler.sample(encoded, request)), lambda: False, "sampling.memory_share"
             )
         self._release_memory()
         return [found[i] for i in range(len(prompts))]
+
+    def _encode_first(self, early: ScoreRequest) -> None:
+        """Encode the images that both threads will need, so that chance does not decide which are encoded together.
+
+        A product's last bits depend on how many rows it has.
+        """
+        if not self._overlaps or early.view == "corrupted":
+            return
+        with torch.no_grad():
+            for micro in self.packing.plan(early.units):
+                self.policy.features([_encoded(unit.prompt) for unit in select(early.units, micro)])
 
     def evaluation_sampler(self) -> PolicySampler:
         return self.sampler

@@ -49,7 +49,7 @@ from pivot.method.policy_loss import (
     sequence_ratio_logprobs,
 )
 from pivot.method.presets import PRESETS, preset, register_method
-from pivot.method.replay import Anchors, Replay, StoredGroups, select_anchor
+from pivot.method.replay import Anchors, Replay, StoredGroups, num_stable, select_anchor
 from pivot.method.statistics import TokenStatistics, token_statistics
 from pivot.method.surrogates import CappedWeight, SoftGate, capped_weight_terms, soft_gate_terms
 from pivot.method.terms import (
@@ -138,6 +138,7 @@ __all__ = [
     "nll_penalty",
     "noise_level",
     "normalised_advantage",
+    "num_stable",
     "objective",
     "on_valid",
     "perception_weights",

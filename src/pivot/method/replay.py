@@ -36,10 +36,13 @@ def select_anchor(entropy_N: Tensor, dependency_N: Tensor, *, keep: float = 0.5)
     for name, values in (("entropy_N", entropies), ("dependency_N", dependencies)):
         if not all(math.isfinite(value) for value in values):
             raise ValueError(f"{name} must be finite, got {values}")
-    # 0.29 * 100 is 28.999... in floating point.
-    num_kept = max(1, math.floor(keep * len(entropies) + 1e-9))
     by_entropy = sorted(range(len(entropies)), key=lambda index: (entropies[index], -index))
-    return max(by_entropy[:num_kept], key=lambda index: dependencies[index])
+    return max(by_entropy[: num_stable(len(entropies), keep)], key=lambda index: dependencies[index])
+
+
+def num_stable(num_candidates: int, keep: float = 0.5) -> int:
+    """How many candidates of the lowest entropy V chooses among (Eq. 7): max(1, floor(keep * N))."""
+    return max(1, math.floor(keep * num_candidates + 1e-9))  # 0.29 * 100 is 28.999... in floating point
 
 
 @dataclass(frozen=True)

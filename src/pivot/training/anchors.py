@@ -1,8 +1,8 @@
 """Trajectory-level anchors y_exp for the groups a step trains on (Eq. 4, 5, 7).
 
 The candidates of a replayed prompt are captured when it is drawn, and scored at the weights of the step's start. Of the
-most stable half of them, the one that depends most on the image becomes the anchor; ExGRPO takes the one of lowest
-entropy, for which no corrupted image is needed.
+most stable half of them, the one that depends most on the image becomes the anchor. Where that half is one candidate,
+as of two or three, entropy alone decides and no corrupted image is needed; ExGRPO always decides so.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 import torch
 
-from pivot.engines.base import Engine, ScoreRequest
+from pivot.engines.base import Engine, ScoreRequest, View
 from pivot.engines.scoring import response_means
 from pivot.experience import Draw, ExperienceBuffer, StoredResponse
-from pivot.method import Method, select_anchor
+from pivot.method import Method, num_stable, select_anchor
 from pivot.training.batch import unit_of
 from pivot.types import Anchor, Reward, RolloutGroup
 
@@ -28,7 +28,7 @@ class AnchorScores:
     """What selecting the anchors saw, for the metrics."""
 
     dependency: float | None = None
-    """Mean V over the scored candidates."""
+    """Mean V over the candidates for which it was computed."""
     age: float = 0.0
     """Mean steps since the scores that decided were computed."""
 
@@ -54,9 +54,10 @@ class AnchorSelector:
         anchors = self.method.anchors
         return anchors is not None and anchors.anchor_scores == "collected"
 
-    def scoring(self, groups: Sequence[RolloutGroup], step: int) -> ScoreRequest:
+    def scoring(self, groups: Sequence[RolloutGroup], step: int) -> list[ScoreRequest]:
         """What has to be scored before the anchors of these groups can be chosen."""
-        return self._request([g for g in groups if self._needs_scores(g)], step)
+        parts = self._by_view([g for g in groups if self._needs_scores(g)])
+        return [_request(part, view, step) for view, part in parts]
 
     def fix(self, groups: Sequence[RolloutGroup], step: int) -> AnchorScores:
         """Give each group that has candidates its anchor, with log-probs at the weights of the step's start."""
@@ -101,12 +102,26 @@ class AnchorSelector:
     def _is_scored(self, candidate: Anchor | StoredResponse) -> bool:
         return candidate.is_scored or (self._by_entropy and candidate.entropy is not None)
 
+    def _by_view(self, groups: Sequence[RolloutGroup]) -> list[tuple[View, list[RolloutGroup]]]:
+        """The groups whose candidates are compared by V, and those where entropy alone decides."""
+        compared = [g for g in groups if self._compares(len(g.candidates))]
+        others = [g for g in groups if not self._compares(len(g.candidates))]
+        parts: tuple[tuple[View, list[RolloutGroup]], ...] = (("both", compared), ("clean", others))
+        return [(view, part) for view, part in parts if part]
+
+    def _compares(self, num_candidates: int) -> bool:
+        """Whether V decides between so many candidates; collected scores may be compared with later ones."""
+        anchors = self.method.anchors
+        if anchors is None or self._by_entropy:
+            return False
+        return self._keeps_scores or num_stable(num_candidates, anchors.anchor_keep) > 1
+
     def _choose(self, groups: Sequence[RolloutGroup], step: int) -> AnchorScores:
         scored = [g for g in groups if self._needs_scores(g)]
         known = [g for g in groups if not self._needs_scores(g)]
         self._score_candidates(scored, step)
-        dependencies = [c.dependency or 0.0 for g in scored for c in g.candidates]
-        scores = AnchorScores(None if self._by_entropy else _mean(dependencies))
+        dependencies = [c.dependency for g in scored for c in g.candidates if c.dependency is not None]
+        scores = AnchorScores(_mean(dependencies))
         if self._keeps_scores:
             scores.age = _mean([c.score_age for g in known for c in g.candidates]) or 0.0
         anchors = self.method.anchors
@@ -120,27 +135,21 @@ class AnchorSelector:
         return scores
 
     def _score_candidates(self, groups: Sequence[RolloutGroup], step: int) -> None:
-        """All candidates of each group under both images, with one corrupted image per prompt."""
-        if not groups:
-            return
-        found = self.engine.score(self._request(groups, step))
-        entropy_B = response_means(found.entropy_BT, found.mask_BT).tolist()
-        dependency_B: list[float | None] = [None] * len(entropy_B)
-        if not self._by_entropy:
-            assert found.divergence_BT is not None
-            dependency_B = response_means(found.divergence_BT, found.mask_BT).tolist()
-        pairs = [(group.prompt, candidate) for group in groups for candidate in group.candidates]
-        for row, (prompt, candidate) in enumerate(pairs):
-            candidate.entropy = entropy_B[row]
-            # Without an image there is nothing to corrupt: V = 0 exactly.
-            candidate.dependency = dependency_B[row] if prompt.images or self._by_entropy else 0.0
-            candidate.logprobs_T = found.logprobs_BT[row, : len(candidate)]
-            candidate.entropy_T = found.entropy_BT[row, : len(candidate)]
-
-    def _request(self, groups: Sequence[RolloutGroup], step: int) -> ScoreRequest:
-        view = "clean" if self._by_entropy else "both"
-        units = [unit_of(g, [c.token_ids_T for c in g.candidates]) for g in groups]
-        return ScoreRequest(units, step, view)
+        """H of all candidates of each group and V where it decides, with one corrupted image per prompt."""
+        for view, part in self._by_view(groups):
+            found = self.engine.score(_request(part, view, step))
+            entropy_B = response_means(found.entropy_BT, found.mask_BT).tolist()
+            dependency_B: list[float | None] = [None] * len(entropy_B)
+            if view == "both":
+                assert found.divergence_BT is not None
+                dependency_B = response_means(found.divergence_BT, found.mask_BT).tolist()
+            pairs = [(group.prompt, candidate) for group in part for candidate in group.candidates]
+            for row, (prompt, candidate) in enumerate(pairs):
+                candidate.entropy = entropy_B[row]
+                # Without an image there is nothing to corrupt: V = 0 exactly.
+                candidate.dependency = dependency_B[row] if prompt.images or self._by_entropy else 0.0
+                candidate.logprobs_T = found.logprobs_BT[row, : len(candidate)]
+                candidate.entropy_T = found.entropy_BT[row, : len(candidate)]
 
     def _keep_scores(self, group: RolloutGroup, step: int) -> None:
         """Record today's scores with the responses that are still in the buffer."""
@@ -165,6 +174,10 @@ class AnchorSelector:
             anchor.logprobs_T = found.logprobs_BT[row, : len(anchor)]
             anchor.entropy_T = found.entropy_BT[row, : len(anchor)]
             anchor.entropy = float(anchor.entropy_T.mean())
+
+
+def _request(groups: Sequence[RolloutGroup], view: View, step: int) -> ScoreRequest:
+    return ScoreRequest([unit_of(g, [c.token_ids_T for c in g.candidates]) for g in groups], step, view)
 
 
 def candidates_of(buffer: ExperienceBuffer, draw: Draw, step: int) -> tuple[Anchor, ...]:

@@ -244,9 +244,9 @@ class Trainer:
 
     def _scored_later(self, groups: Sequence[RolloutGroup], selection: Selection) -> list[ScoreRequest]:
         """What the step will ask for that does not depend on the responses being sampled."""
-        requests = []
+        requests: list[ScoreRequest] = []
         if self.method.needs_anchors:
-            requests.append(self.anchor_selector.scoring(groups, selection.step))
+            requests += self.anchor_selector.scoring(groups, selection.step)
         if self.method.needs_corrupted and not self.method.trains_on_experience:
             requests.append(ScoreRequest(units_of(selection.kept), selection.step, "corrupted"))
         return requests

@@ -122,10 +122,12 @@ VARIANTS = {
 
 def config_for(case: str):
     method, _, variant = case.partition("@")
-    warmer = ["rollout.temperature=1.3"] if method == WARMER else []
+    own = ["rollout.temperature=1.3"] if method == WARMER else []
+    # With three candidates or fewer entropy alone decides; here V decides among any two.
+    own += ["method.anchor_keep=1"] if method == "pivot" else []
     model = [setting.format(untied="".join(untied)) for setting in VARIANTS[variant]]
     config = replace(recipes.get("tiny"), method=preset(method))
-    return apply_settings(config, [*settings_for(config.method, SETTINGS), *warmer, *model])
+    return apply_settings(config, [*settings_for(config.method, SETTINGS), *own, *model])
 
 
 untied: list[str] = []

@@ -36,6 +36,7 @@ from pivot.models.corruption import Corruptor
 from pivot.models.family import EncodedPrompt, ImageFeatures
 from pivot.models.loading import prepare_forward, save_with_weights
 from pivot.models.policy import Policy, ResponseStatistics
+from pivot.models.products import prepare_products
 from pivot.models.rows import PromptWithResponses
 
 Work = Callable[[], tuple[Tensor, ...]]
@@ -297,6 +298,8 @@ class ShardedPolicy(Policy):
         super().__init__(plain, tokenizer_only.tokenizer, tokenizer_only.encoder)
         self.temperature, self._root = temperature, module
         prepare_forward(plain)
+        if plain.device.type == "cpu":
+            prepare_products(plain)
         module.forward = types.MethodType(_call, module)
         self.always_encode = False
         """Whether rows without an image enter the vision tower too, because other ranks do."""

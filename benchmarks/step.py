@@ -35,13 +35,13 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--warmups", type=int, default=2)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--micro-batch", type=int, nargs="+", default=[32])
+    parser.add_argument("--micro-batch", type=int, nargs="*", default=[32], help="of TRL; none: without TRL")
     parser.add_argument(
         "--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of this project's side"
     )
     add_options(parser)
     args = parser.parse_args()
-    if not PEER.exists():
+    if args.micro_batch and not PEER.exists():
         print("TRL is not installed here: run `make .venv-trl/.ready` first.", file=sys.stderr)
         return 2
     print(f"{machine()}; case {args.case}, {args.threads} thread(s) each, {args.rounds} rounds")
@@ -57,6 +57,8 @@ def main() -> int:
         turns = (play_apart if apart else play)(contenders, args.rounds, args.warmups)
     for name, found in turns.items():
         print(f"{name:8} {describe(found)}")
+    if not peers:
+        return 0
     peer = min(peers, key=lambda name: middle(turns[name], "seconds"))
     for method in args.methods:
         clock, cpu = ratio(turns, peer, method), ratio(turns, peer, method, "cpu_seconds")

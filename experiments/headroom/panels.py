@@ -11,6 +11,7 @@ range as in the tiny world's split `ood`.
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from PIL import Image
@@ -18,7 +19,7 @@ from PIL import Image
 from pivot.seeding import stable_seed
 from pivot.tiny import procedural
 from pivot.tiny.procedural.canvas import SIZE
-from pivot.tiny.procedural.chain import CHECKS, CLOSERS, LINKS, LOOKS, OPENERS, favourite
+from pivot.tiny.procedural.chain import CHECKS, CLOSERS, GUESSES, LINKS, LOOKS, OPENERS, favourite
 from pivot.tiny.procedural.scene import LEVELS, Picture, Scene, Working
 from pivot.types import Prompt
 
@@ -82,13 +83,16 @@ class PanelProblem:
             working = scene.work(own)
             steps += working.steps
             results.append(working.answer)
-        first, second = results[:2]
-        total = first - second if self.level == 2 else first + second
-        steps.append(f"{first}{'-' if self.level == 2 else '+'}{second}={total}")
+        totals = self.combine(results)
+        steps.append(f"{results[0]}{'-' if self.level == 2 else '+'}{results[1]}={totals[0]}")
         if self.level == 3:
-            steps.append(f"{total}-{results[2]}={total - results[2]}")
-            total -= results[2]
-        return Working(tuple(steps), total)
+            steps.append(f"{totals[0]}-{results[2]}={totals[1]}")
+        return Working(tuple(steps), totals[-1])
+
+    def combine(self, results: Sequence[int]) -> list[int]:
+        """The sum or difference of the first two results and, at level 3, that less the third."""
+        first = results[0] - results[1] if self.level == 2 else results[0] + results[1]
+        return [first, first - results[2]] if self.level == 3 else [first]
 
     @property
     def answer(self) -> int:
@@ -145,11 +149,34 @@ def true_chain(found: PanelProblem, rng: random.Random) -> str:
     return chain(found, [value for _, value in found.percepts], rng)
 
 
-def habitual_chain(found: PanelProblem, rng: random.Random, misperceive: float) -> str:
-    """A chain in which each percept is named from its task's language prior with probability `misperceive`."""
-    values = [
-        favourite(scene.typical_percepts, rng) if rng.random() < misperceive else value
-        for scene in found.parts
-        for _, value in scene.percepts
-    ]
-    return chain(found, values, rng)
+@dataclass(frozen=True)
+class PanelHabits:
+    """How often each bad habit occurs.
+
+    Example:
+        PanelHabits(guess_by_wording=(0.05, 0.15, 0.3), misperceive=0.12)
+    """
+
+    guess_by_wording: tuple[float, float, float]
+    """Probability of a guess for each of the three phrasings of the first question."""
+    misperceive: float
+    """Probability that a percept is named from its task's language prior; the computation follows it."""
+
+    def respond(self, found: PanelProblem, rng: random.Random) -> str:
+        """A response with these habits."""
+        if rng.random() < self.guess_by_wording[found.parts[0].wording]:
+            return guess(found, rng)
+        values = [
+            favourite(scene.typical_percepts, rng) if rng.random() < self.misperceive else value
+            for scene in found.parts
+            for _, value in scene.percepts
+        ]
+        return chain(found, values, rng)
+
+
+def guess(found: PanelProblem, rng: random.Random) -> str:
+    """The response that combines the panels' typical answers without looking."""
+    first, *_ = found.parts
+    answer = found.combine([scene.typical_answer for scene in found.parts])[-1]
+    thought = f"{rng.choice(OPENERS)} I think {first.hunch}, {rng.choice(GUESSES)} {answer}."
+    return f"<think> {thought} </think> {rng.choice(CLOSERS)} \\boxed{{{answer}}}."

@@ -21,6 +21,8 @@ from transformers.utils import logging as transformers_logging
 from pivot.tiny.procedural.canvas import SIZE
 
 PATCH, MERGE = 14, 2
+LARGEST = 112
+"""Pixels per side of the largest image that the shipped checkpoints' processor does not shrink."""
 IMAGE_MEAN, IMAGE_STD = 0.9, 0.35
 """A white background becomes nearly zero, with which the model learns faster than with the usual means."""
 INITIALIZER_RANGE = 0.06
@@ -93,12 +95,12 @@ def _vision_config(hidden: int, layers: int) -> dict[str, Any]:
     }
 
 
-def build_image_processor() -> Qwen2VLImageProcessorPil:
-    """Qwen's processor for images of 56 to 112 pixels per side; the tasks' images are not resized."""
+def build_image_processor(largest: int = LARGEST) -> Qwen2VLImageProcessorPil:
+    """Qwen's processor for images of 56 to `largest` pixels per side; the tasks' images are not resized."""
     assert SIZE % (PATCH * MERGE) == 0
     return Qwen2VLImageProcessorPil(
         min_pixels=56 * 56,
-        max_pixels=112 * 112,
+        max_pixels=largest * largest,
         patch_size=PATCH,
         merge_size=MERGE,
         temporal_patch_size=2,
@@ -119,8 +121,17 @@ def _no_progress_bar() -> Iterator[None]:
             transformers_logging.enable_progress_bar()
 
 
-def save(model: Qwen2_5_VLForConditionalGeneration, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
-    """An ordinary Hugging Face folder; weights are stored in float16 and load as float32."""
+def save(
+    model: Qwen2_5_VLForConditionalGeneration,
+    tokenizer: PreTrainedTokenizerFast,
+    folder: Path,
+    *,
+    largest: int = LARGEST,
+) -> None:
+    """An ordinary Hugging Face folder; weights are stored in float16 and load as float32.
+
+    Images of up to `largest` pixels per side are not resized.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     # The output layer is the embedding; loading ties them again.
     half = {name: w.half() for name, w in model.state_dict().items() if name != "lm_head.weight"}
@@ -132,4 +143,4 @@ def save(model: Qwen2_5_VLForConditionalGeneration, tokenizer: PreTrainedTokeniz
         part["dtype"] = "float32"
     config_file.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
     tokenizer.save_pretrained(folder)
-    build_image_processor().save_pretrained(folder)
+    build_image_processor(largest).save_pretrained(folder)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -135,6 +136,15 @@ class Phase:
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
             self._optimizer.step()
             report(self.name, loss.item())
+
+    def state(self) -> dict[str, Any]:
+        """Weights and optimizer, from which another Phase continues."""
+        return {"model": self.model.state_dict(), "optimizer": self._optimizer.state_dict()}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Continue from the `state` of another Phase; the stream is the caller's."""
+        self.model.load_state_dict(state["model"])
+        self._optimizer.load_state_dict(state["optimizer"])
 
     def _loss(self, batch: Batch, weighted: bool) -> torch.Tensor:
         hidden_BLD = hidden_states(self.model, batch.patches_BNX, batch.ids_BL, self._image_start)

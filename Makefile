@@ -81,6 +81,7 @@ bench: $(READY) $(TRL)/.ready
 	$(BIN)/python -m benchmarks.verifier
 	$(BIN)/python -m benchmarks.buffer
 	$(BIN)/python -m benchmarks.memory
+	$(BIN)/python -m benchmarks.phases
 
 # One real step of the full 3B model with random weights (docs/performance.md); needs 14 GiB of free memory. With Qwen's
 # tokenizer and real images: make big TOKENIZER=FOLDER DATA=train.parquet

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from benchmarks import clusters, launches, overhead, scaling
+from benchmarks import clusters, launches, overhead, phases, scaling
 from benchmarks.cases import Meter, every_other
 from benchmarks.slice import slice_settings, write_slice
 from benchmarks.turns import Contender, middle, play, play_apart, ratio
@@ -169,3 +169,18 @@ def test_the_arithmetic_of_clusters():
     assert many.exchange == pytest.approx(many.gathered / 50e9)
     assert node.exchange == pytest.approx(node.gathered / 450e9)
     assert many.total == many.sampling + many.compute + many.weights + many.driver
+
+
+def test_the_arithmetic_of_phases():
+    """DAPO scores once because of vLLM, VPPO also the corrupted images, PIVOT also its candidates."""
+    from pivot import recipes
+
+    slow, fast = (phases.phases(recipes.get("geo3k-3b"), gpu) for gpu in phases.GPUS)
+    for found in (slow, fast):
+        dapo, vppo, pivot = (found[name] for name in phases.METHODS)
+        assert vppo.scoring == pytest.approx(2 * dapo.scoring)
+        assert pivot.scoring == pytest.approx(3 * dapo.scoring)
+        assert dapo.sampling == pivot.sampling
+        assert dapo.update == pivot.update
+    # Peak rates of an H100 and an A100: 989 and 312 TFLOP/s.
+    assert slow["dapo"].update == pytest.approx(fast["dapo"].update * 989 / 312)

@@ -18,6 +18,7 @@ from PIL import Image
 
 from pivot.seeding import stable_seed
 from pivot.tiny import procedural
+from pivot.tiny.habits import Habits
 from pivot.tiny.procedural.canvas import SIZE
 from pivot.tiny.procedural.chain import CHECKS, CLOSERS, GUESSES, LINKS, LOOKS, OPENERS, favourite
 from pivot.tiny.procedural.scene import LEVELS, Picture, Scene, Working
@@ -149,29 +150,16 @@ def true_chain(found: PanelProblem, rng: random.Random) -> str:
     return chain(found, [value for _, value in found.percepts], rng)
 
 
-@dataclass(frozen=True)
-class PanelHabits:
-    """How often each bad habit occurs.
-
-    Example:
-        PanelHabits(guess_by_wording=(0.05, 0.15, 0.3), misperceive=0.12)
-    """
-
-    guess_by_wording: tuple[float, float, float]
-    """Probability of a guess for each of the three phrasings of the first question."""
-    misperceive: float
-    """Probability that a percept is named from its task's language prior; the computation follows it."""
-
-    def respond(self, found: PanelProblem, rng: random.Random) -> str:
-        """A response with these habits."""
-        if rng.random() < self.guess_by_wording[found.parts[0].wording]:
-            return guess(found, rng)
-        values = [
-            favourite(scene.typical_percepts, rng) if rng.random() < self.misperceive else value
-            for scene in found.parts
-            for _, value in scene.percepts
-        ]
-        return chain(found, values, rng)
+def habitual_response(found: PanelProblem, rng: random.Random, habits: Habits) -> str:
+    """A response with the tiny world's bad habits: a guess, or percepts named without looking."""
+    if rng.random() < habits.guess_by_wording[found.parts[0].wording]:
+        return guess(found, rng)
+    values = [
+        favourite(scene.typical_percepts, rng) if rng.random() < habits.misperceive else value
+        for scene in found.parts
+        for _, value in scene.percepts
+    ]
+    return chain(found, values, rng)
 
 
 def guess(found: PanelProblem, rng: random.Random) -> str:

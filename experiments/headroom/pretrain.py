@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count, islice
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedTokenizerFast
 
-from experiments.headroom.panels import PanelHabits, PanelProblem, problem, prompt, true_chain
+from experiments.headroom.panels import PanelProblem, habitual_response, problem, prompt, true_chain
 from experiments.headroom.speed import SIZES, Size
 from pivot.durable import write_bytes
 from pivot.engines.tensor_file import load_tensors, save_tensors
@@ -31,6 +32,7 @@ from pivot.models.loading import load_policy
 from pivot.rewards.judge import VerifierJudge
 from pivot.sampling import NativeSampler, Sampling
 from pivot.tiny.examples import BATCHES_PER_POOL, Batch, Row, batches_of, make_row
+from pivot.tiny.habits import Habits
 from pivot.tiny.model import build_model, save
 from pivot.tiny.pretrain import Phase, Plan
 from pivot.tiny.procedural.canvas import SIZE
@@ -66,7 +68,7 @@ class SmallPlan:
     size: Size
     phases: Plan
     habit_steps: int
-    habits: PanelHabits
+    habits: Habits
     save_minutes: float = 5.0
 
     @property
@@ -75,7 +77,12 @@ class SmallPlan:
         rates = [phases.skill_rate(step) for step in range(phases.skill_steps)]
         return (
             Part("skill", true_chain, rates, weighted=True),
-            Part("habits", self.habits.respond, [phases.habit_lr] * self.habit_steps, weighted=False),
+            Part(
+                "habits",
+                partial(habitual_response, habits=self.habits),
+                [phases.habit_lr] * self.habit_steps,
+                weighted=False,
+            ),
         )
 
 
@@ -83,7 +90,7 @@ SMALL = SmallPlan(
     size=SIZES[1],
     phases=Plan(skill_steps=2400, skill_lr=1e-3),
     habit_steps=120,
-    habits=PanelHabits(guess_by_wording=(0.05, 0.15, 0.3), misperceive=0.12),
+    habits=Habits(guess_by_wording=(0.05, 0.15, 0.3), misperceive=0.12),
 )
 
 

@@ -5,10 +5,11 @@ import random
 import numpy as np
 import pytest
 
-from experiments.headroom.panels import SPLITS, PanelHabits, chain, problem, prompt, true_chain
+from experiments.headroom.panels import SPLITS, chain, habitual_response, problem, prompt, true_chain
 from pivot.rewards.verifier import Reason, check_answer, follows_template, last_box
 from pivot.tiny import procedural
 from pivot.tiny.forward import patches
+from pivot.tiny.habits import Habits
 from pivot.tiny.tokenizer import build_tokenizer
 
 
@@ -46,9 +47,9 @@ def test_right_chains_are_right_and_distractors_decide_nothing():
     values = [value + 1 for _, value in found.percepts]
     assert f"{found.percepts[0][0]}={values[0]}" in chain(found, values, rng)
     truth = prompt("train", index).answer
-    careful, careless = PanelHabits((0, 0, 0), misperceive=0), PanelHabits((0, 0, 0), misperceive=1)
-    assert check_answer(last_box(careful.respond(found, rng)).content, truth) is Reason.CORRECT
-    habits = [last_box(careless.respond(found, rng)).content for _ in range(20)]
+    careful, careless = (Habits((0, 0, 0), misperceive=share) for share in (0, 1))
+    assert check_answer(last_box(habitual_response(found, rng, careful)).content, truth) is Reason.CORRECT
+    habits = [last_box(habitual_response(found, rng, careless)).content for _ in range(20)]
     assert any(check_answer(box, truth) is not Reason.CORRECT for box in habits)
 
 

@@ -7,13 +7,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from experiments.headroom.panels import PanelHabits, guess, problem, prompt
+from experiments.headroom.panels import guess, habitual_response, problem, prompt, true_chain
 from experiments.headroom.pretrain import SMALL, batches_from, measure, pretrain
 from experiments.headroom.speed import Size
 from pivot.errors import UserError
 from pivot.models.loading import load_policy
 from pivot.rewards.verifier import Reason, check_answer, follows_template, last_box
 from pivot.tiny.examples import BATCHES_PER_POOL
+from pivot.tiny.habits import Habits
 from pivot.tiny.pretrain import Plan
 from pivot.tiny.tokenizer import build_tokenizer
 
@@ -57,11 +58,10 @@ def test_a_state_of_other_settings_is_refused(finished):
 
 def test_batches_can_be_begun_with_anywhere():
     tokenizer = build_tokenizer()
-    respond = PLAN.habits.respond
     first = BATCHES_PER_POOL - 1
-    whole = batches_from(tokenizer, respond, 2, "seed", 0)
+    whole = batches_from(tokenizer, true_chain, 2, "seed", 0)
     expected = [next(whole) for _ in range(BATCHES_PER_POOL + 1)][first:]
-    later = batches_from(tokenizer, respond, 2, "seed", first)
+    later = batches_from(tokenizer, true_chain, 2, "seed", first)
     for batch in expected:
         assert torch.equal(batch.ids_BL, next(later).ids_BL)
     assert not torch.equal(expected[0].ids_BL, expected[1].ids_BL)
@@ -88,5 +88,5 @@ def test_guesses_are_answers_without_percepts():
         assert text.count("=") == 0
         right += check_answer(last_box(text).content, str(found.answer)) is Reason.CORRECT
     assert right < 20
-    always = PanelHabits((1, 1, 1), misperceive=0)
-    assert "=" not in always.respond(problem("train", 0), rng)
+    always = Habits((1, 1, 1), misperceive=0)
+    assert "=" not in habitual_response(problem("train", 0), rng, always)

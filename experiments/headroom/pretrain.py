@@ -87,8 +87,8 @@ class SmallPlan:
 
 
 SMALL = SmallPlan(
-    size=SIZES[1],
-    phases=Plan(skill_steps=2400, skill_lr=1e-3),
+    size=SIZES[0],
+    phases=Plan(skill_steps=2200, skill_lr=1e-3),
     habit_steps=120,
     habits=Habits(guess_by_wording=(0.05, 0.15, 0.3), misperceive=0.12),
 )
@@ -204,7 +204,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--habit-steps", type=int, default=plan.habit_steps, help="second phase (%(default)s)"
     )
     parser.add_argument(
-        "--size", type=int, default=1, choices=range(len(SIZES)), help="of SIZES (%(default)s)"
+        "--size", type=int, default=0, choices=range(len(SIZES)), help="of SIZES (%(default)s)"
     )
     parser.add_argument("--threads", type=int, default=2, help="(%(default)s)")
     parser.add_argument("--prompts", type=int, default=150, help="measured per condition (%(default)s)")

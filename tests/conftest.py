@@ -47,8 +47,17 @@ TOGETHER = {
                                                                      "_papo")),
 }  # fmt: skip
 """Files that share a process: the trainers' server, and comparisons whose time is limited."""
-LONGEST = ("trainers", "verifier", "runs/test_runs.py", "sweep/test_paper.py", "training/test_step.py",
-           "models/test_families.py", "faults/test_damages.py")  # fmt: skip
+LONGEST = (
+    "trainers",
+    "verifier",
+    "runs/test_runs.py",
+    "sweep/test_sweep.py",
+    "sweep/test_paper.py",
+    "training/test_step.py",
+    "models/test_families.py",
+    "tiny_world/test_cells.py",
+    "faults/test_damages.py",
+)
 """What begins first, so that no process is left with much at the end."""
 
 

@@ -111,6 +111,24 @@ def test_a_wrong_option_is_one_sentence(plan_file, capsys, words, said):
     assert message.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ["data.train=no-such.jsonl"],
+        ["data.train=geometry3k", "data.path=no-such.jsonl"],
+        ["data.validation=no-such.jsonl"],
+    ],
+)
+def test_missing_data_is_one_sentence_before_any_run_starts(plan_file, tmp_path, capsys, settings):
+    words = [word for setting in settings for word in ("--set", setting)]
+    assert main(["sweep", str(plan_file), "--out", str(tmp_path / "out"), *TOY, *words]) == 2
+    shown = capsys.readouterr()
+    assert "no-such.jsonl does not exist" in shown.err
+    assert shown.err.count("\n") == 1
+    assert not shown.out
+    assert not (tmp_path / "out").exists()
+
+
 def test_options_change_the_plan(plan_file, capsys):
     words = ["--engine", "verl", "--nodes", "3", "--gpus", "8", "--seeds", "2", "--only", "PIVOT"]
     words += ["--set", "method.beta=0.7", "--benchmarks", "paper", "--samples", "4", "--limit", "9"]

@@ -110,6 +110,9 @@ def complete(plan: Plan, runs: list[SweepRun], jobs: int) -> int:
     engine = plan.engine
     if jobs > 1 and (engine.nodes > 1 or engine.address):
         raise UserError(f"--jobs {jobs}: the runs of this plan share one Ray cluster, one at a time.")
+    for data in dict.fromkeys(run.config.data for run in runs if not (run.missing or run.is_trained)):
+        early.check_data(",".join(data.sets), data.path)
+        early.check_data(data.validation, None)
     slots = pool.job_slots(jobs, engine.gpus if engine.name == "verl" else 1)
     outcome = schedule.run_sweep(plan, runs, pool.Pool(slots), _say)
     for run in outcome.left_out:

@@ -216,7 +216,7 @@ def _sets(config: Config) -> Iterator[str]:
     if data.path is not None and len(data.sets) > 1:
         yield "data.path is for one set; with several, write their paths into data.train."
     if data.path is not None and data.train == PROCEDURAL:
-        yield f"data.path has no use for data.train={PROCEDURAL}, which is generated; name the file with --data."
+        yield f"data.path has no use for data.train={PROCEDURAL}, which is generated; write the file into data.train."
 
 
 def _method(config: Config) -> Iterator[str]:

@@ -98,3 +98,16 @@ def test_a_line_is_found_again_by_its_offset(new_run):
     run = read_run(new_run("a", steps=8))
     found = list(read_rows(run, "metrics.jsonl"))
     assert [read_row_at(run, "metrics.jsonl", offset) for offset, _ in found] == [line for _, line in found]
+
+
+@pytest.mark.parametrize(
+    ("name", "setting"), [("rollouts.jsonl", "rollouts_per_step"), ("eval/scores.json", "final_prompts")]
+)
+def test_a_file_that_the_configuration_switches_off_is_not_missing(new_run, name, setting):
+    folder = new_run("a", steps=5)
+    (folder / name).unlink()
+    assert [gap for gap in read_run(folder).gaps if name in gap], "a run that should have written it"
+    config = json.loads((folder / "config.json").read_text())
+    config.setdefault("log" if setting == "rollouts_per_step" else "eval", {})[setting] = 0
+    (folder / "config.json").write_text(json.dumps(config))
+    assert read_run(folder).gaps == []

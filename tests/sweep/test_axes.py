@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 
 import pytest
 
@@ -170,7 +171,11 @@ def test_tables_and_learning_curves_come_once_per_combination(planned, tmp_path,
     assert float(rows["SER, hard, G=8"]["Training prompts"]) == 90.0
     assert {path.stem for path in (folder / "figures").iterdir()} >= {"learning-hard-G-8"}
     assert "Validation accuracy over sampled responses: hard, G=8" in (folder / "index.html").read_text()
-    assert "not run yet (0 of 2 seeds)" in capsys.readouterr().out
+    page = (folder / "index.html").read_text()
+    assert ">hard, G=8</h2>" in page
+    shown = capsys.readouterr().out
+    assert "SER, easy" not in shown.partition("Claims: ")[0], "claims without runs are counted, not listed"
+    assert re.search(r"over seeds; \d+ claims have no finished pair of runs yet", shown)
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,8 @@ FILES = {
     "eval/scores.json": "evaluation scores",
 }
 """File in a run's folder that the report reads -> its content."""
+SWITCHED_OFF = {"rollouts.jsonl": "log.rollouts_per_step", "eval/scores.json": "eval.final_prompts"}
+"""File -> the setting that is 0 where a run is not to write it."""
 
 
 @dataclass
@@ -92,8 +94,10 @@ def read_run(folder: Path | str) -> RunData:
             f"{folder} is not a run's folder: it has none of {', '.join(FILES)}; give a folder that `pivot train` "
             "wrote."
         )
-    run = RunData(folder, gaps=[f"{name} is missing ({content})." for name, content in missing.items()])
+    run = RunData(folder)
     run.config = _read_object(run, "config.json")
+    unwanted = {name for name, setting in SWITCHED_OFF.items() if run.setting(setting) == 0}
+    run.gaps += [f"{name} is missing ({text})." for name, text in missing.items() if name not in unwanted]
     run.info = _read_object(run, "run.json")
     by_step = {row["step"]: row for _, row in read_rows(run, "metrics.jsonl") if is_number(row.get("step"))}
     run.metrics = [by_step[step] for step in sorted(by_step)]

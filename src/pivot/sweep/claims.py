@@ -26,8 +26,9 @@ class Judged:
     margin: float | None
     difference: Difference | None
     """None before every planned seed of both arms has run: stopping at a favourable moment must not decide a claim."""
-    progress: str
-    """`2 of 3 seeds`, while it is not judged."""
+    pairs: int
+    """How many of the planned pairs of runs have finished."""
+    planned: int
 
     @property
     def text(self) -> str:
@@ -36,7 +37,7 @@ class Judged:
     @property
     def verdict(self) -> str:
         if self.difference is None:
-            return f"not run yet ({self.progress})"
+            return f"not run yet ({self.pairs} of {self.planned} seeds)"
         return self.difference.verdict(None if self.margin is None else self.margin / 100)
 
 
@@ -81,8 +82,7 @@ def _judge(plan: Plan, runs: Sequence[SweepRun], claim: Claim, better: str, than
     if pairs and len(pairs) == needed:
         values_S2 = np.array(pairs)
         difference = paired_difference(values_S2[:, :1], values_S2[:, 1:])
-    progress = f"{len(pairs)} of {needed or plan.seeds} seeds"
-    return Judged(better, than, measure, claim.margin, difference, progress)
+    return Judged(better, than, measure, claim.margin, difference, len(pairs), needed or plan.seeds)
 
 
 def _paired(first: list[SweepRun], second: list[SweepRun]) -> list[tuple[SweepRun, SweepRun]]:
@@ -96,12 +96,13 @@ def _paired(first: list[SweepRun], second: list[SweepRun]) -> list[tuple[SweepRu
 
 
 def claims_table(judged: Sequence[Judged]) -> Table:
-    """A row per claim: difference in points, the ends of its 95% interval, the verdict."""
+    """A row per claim with a pair of runs: difference in points, the ends of its 95% interval, the verdict."""
     columns = (Column("Measure", best=None), Column("Seeds", best=None, form="d"))
     columns += tuple(Column(name, best=None, form="+.2f") for name in ("Difference", "Low", "High"))
     columns += (Column("Verdict", best=None),)
     rows = []
-    for one in judged:
+    begun = [one for one in judged if one.pairs]
+    for one in begun:
         found = one.difference
         numbers = (None, None, None, None)
         if found is not None:
@@ -109,4 +110,6 @@ def claims_table(judged: Sequence[Judged]) -> Table:
             numbers = (found.seeds, 100 * found.mean, *ends)
         rows.append(Row(one.text, (one.measure, *numbers, one.verdict), ranked=False))
     caption = "Claims: differences in points, paired by seed; low and high are the ends of a 95% interval over seeds"
+    if left := len(judged) - len(begun):
+        caption += f"; {left} claim{'s have' if left > 1 else ' has'} no finished pair of runs yet"
     return Table("claims", caption, "Claim", columns, tuple(rows))

@@ -72,6 +72,7 @@ def _page(plan: Plan, tables: Sequence[Table], charts: list[Chart], compared: Pa
     lead = f"{len(plan.arms)} arms, {plan.seeds} seed{'s' * (plan.seeds > 1)}; {_origin(plan)}"
     page.header = f'<h1>{escape(plan.title or plan.name)}</h1><p class="lead">{escape(lead)}</p>'
     titles = {"claims": "Claims", "screening": "Screening", plan.name: "Results"}
+    titles |= {_table_name(plan, label): label for label in _combined(plan)}
     for table in tables:
         page.add(table.name, titles.get(table.name, table.name.capitalize()), to_html(table))
     if charts:
@@ -84,17 +85,27 @@ def _page(plan: Plan, tables: Sequence[Table], charts: list[Chart], compared: Pa
 
 def accuracy_tables(plan: Plan, runs: Sequence[SweepRun]) -> list[Table]:
     """One table; where values of `vary` have names, one for each of their combinations."""
-    if plan.screen or not any(axis.is_named for axis in plan.vary.values()):
+    if not (combined := _combined(plan)):
         return [accuracy_table(plan, runs)]
     tables = []
-    for values in combinations(plan.vary, {}):
-        label = ", ".join(values.values())
+    for label, values in combined.items():
         arms = {name: arm for name, arm in plan.arms.items() if not arm.values or arm.values == values}
         if any(arm.values for arm in arms.values()):
             some = replace(plan, arms=arms, title=f"{plan.title}, {label}")
             table = accuracy_table(some, [run for run in runs if run.arm in arms])
-            tables.append(replace(table, name=f"{plan.name}-{slug(label)}"))
+            tables.append(replace(table, name=_table_name(plan, label)))
     return tables
+
+
+def _combined(plan: Plan) -> dict[str, dict[str, str]]:
+    """What each table of a plan whose values have names is called, and its values; empty for all other plans."""
+    if plan.screen or not any(axis.is_named for axis in plan.vary.values()):
+        return {}
+    return {", ".join(values.values()): values for values in combinations(plan.vary, {})}
+
+
+def _table_name(plan: Plan, label: str) -> str:
+    return f"{plan.name}-{slug(label)}"
 
 
 def accuracy_table(plan: Plan, runs: Sequence[SweepRun]) -> Table:

@@ -123,7 +123,7 @@ def prompt(split: str, index: int) -> Prompt:
         answer=str(found.answer),
         images=(procedural.Drawing(found.picture),),
         task="panels",
-        columns={"level": found.level},
+        columns={"level": found.level, "percepts": dict(found.percepts)},
     )
 
 

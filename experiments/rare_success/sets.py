@@ -6,7 +6,6 @@ on at the end (`test`, `ood`) are neither chosen from nor looked at. A seed fixe
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
+from experiments.prompt_files import digest_of, write_set
 from experiments.rare_success.choice import ROUNDS, Counted, choose, expected_rates, informative_share
 from pivot.durable import write_bytes
 from pivot.errors import UserError
@@ -168,32 +167,6 @@ def sampler_of(plan: SetPlan) -> Count:
         return [found[prompt.id] for prompt in prompts]
 
     return count
-
-
-def write_set(prompts: Sequence[Prompt], path: Path) -> str:
-    """Rows and images; returns `digest_of` them."""
-    lines = []
-    for prompt in prompts:
-        name = f"images/{prompt.id.replace('/', '-')}.png"
-        target = path.parent / name
-        if not target.exists():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            prompt.images[0].open().save(target)
-        row = {"id": prompt.id, "images": [name], "problem": prompt.question, "answer": prompt.answer}
-        lines.append(json.dumps(row))
-    write_bytes(path, ("\n".join(lines) + "\n").encode())
-    return digest_of(path)
-
-
-def digest_of(path: Path) -> str:
-    """Of a set's rows and of the pixels of its images."""
-    text = path.read_text()
-    digest = hashlib.sha256(text.encode())
-    for line in text.splitlines():
-        for name in json.loads(line)["images"]:
-            with Image.open(path.parent / name) as picture:
-                digest.update(picture.tobytes())
-    return digest.hexdigest()[:16]
 
 
 def describe(prompts: Sequence[Prompt], second: Sequence[int]) -> dict[str, Any]:

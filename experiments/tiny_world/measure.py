@@ -51,13 +51,13 @@ def measure_model(policy: Policy, config: Config, world: World, settings: Measur
         name: list(procedural.dataset(split, settings.prompts, tasks=config.data.tasks or None))
         for name, split in splits.items()
     }
-    sampler = _Sampler(policy, config, judge)
+    sampler = GradedSampler(policy, config, judge)
     # Right and wrong by the training reward, which a world may have of its own.
     own = judge if not config.reward.functions else build_judge(config)
     try:
         graded = {name: sampler.sample(chosen, settings.samples) for name, chosen in prompts.items()}
         graded["blank"] = sampler.sample(prompts["test"], settings.samples, blank=True)
-        looks = look(_Sampler(policy, config, own), prompts["test"][: settings.looked_at])
+        looks = look(GradedSampler(policy, config, own), prompts["test"][: settings.looked_at])
     finally:
         judge.close()
         own.close()
@@ -65,7 +65,9 @@ def measure_model(policy: Policy, config: Config, world: World, settings: Measur
 
 
 @dataclass(frozen=True)
-class _Sampler:
+class GradedSampler:
+    """Draws graded responses as the runs of a configuration are evaluated."""
+
     policy: Policy
     config: Config
     judge: Judge
@@ -100,7 +102,7 @@ def summarise(graded: Sequence[GradedPrompt]) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def look(sampler: _Sampler, prompts: Sequence[Prompt]) -> dict[str, Any]:
+def look(sampler: GradedSampler, prompts: Sequence[Prompt]) -> dict[str, Any]:
     """V(y) and attention to the image by prompt, c by kind of token, and the origin of right and wrong answers."""
     policy, config = sampler.policy, sampler.config
     graded = sampler.sample(prompts, LOOK_SAMPLES)

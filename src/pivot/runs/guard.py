@@ -17,7 +17,7 @@ from pivot.engines.base import Skipped
 from pivot.errors import UserError
 from pivot.runs.answers import AnswerWatch
 from pivot.runs.folder import RunFolder
-from pivot.training.trainer import StepOutcome
+from pivot.training.step import StepOutcome
 
 SHOWN = 5
 """Prompt ids that a message names; nonfinite.jsonl has them all."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from pivot.experience import ExperienceBuffer
 from pivot.method import Method, sampler_mismatch
 from pivot.rewards.judge import NOT_REWARDED
-from pivot.training.trainer import StepOutcome
+from pivot.training.step import StepOutcome
 from pivot.types import Response, Reward, RolloutGroup
 
 Row = dict[str, float | list[int]]

@@ -14,7 +14,7 @@ from torch import Tensor
 from pivot.data.images import open_rgb
 from pivot.engines.base import Engine
 from pivot.method import Batch, Diagnostics, k3_divergence
-from pivot.training.trainer import StepOutcome
+from pivot.training.step import StepOutcome
 from pivot.types import Prompt, RolloutGroup
 
 WIDEST = 448

@@ -42,7 +42,7 @@ from pivot.runs.stopping import Stopped, Stopping, StopRequest
 from pivot.runs.trackers import SampleTracker, Tracker, open_trackers, samples_of
 from pivot.training import build
 from pivot.training.prompts import Prompts, drop_long_prompts, too_few, training_prompts
-from pivot.training.trainer import StepOutcome
+from pivot.training.step import StepOutcome
 
 
 def _reason_of(error: BaseException) -> str:

@@ -19,7 +19,8 @@ from pivot.training.clock import PhaseClock
 from pivot.training.mixture import fresh_stream
 from pivot.training.prompts import expert_demonstrations
 from pivot.training.selection import Sources
-from pivot.training.trainer import StepPlan, Trainer
+from pivot.training.step import StepPlan
+from pivot.training.trainer import Trainer
 from pivot.types import Prompt
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -13,97 +13,18 @@ from torch import Tensor
 from pivot.data.noise import noisy_prompt
 from pivot.engines.base import Engine, ScoreRequest, Skipped
 from pivot.experience import GroupStore, ReplayGate, StoredResponse
-from pivot.method import Batch, Diagnostics, Method, allocate_advantage, truncated_importance
+from pivot.method import Batch, Method, allocate_advantage, truncated_importance
 from pivot.models.encoding import UnreadablePrompt
 from pivot.models.rows import PromptWithResponses
 from pivot.rewards.judge import Judge, overlong_penalty
-from pivot.sampling import SampleRequest, Sampling
+from pivot.sampling import SampleRequest
 from pivot.training.anchors import AnchorScores, AnchorSelector
 from pivot.training.batch import build_batch, minibatches, shuffled, units_of, with_experience
 from pivot.training.clock import PhaseClock
 from pivot.training.selection import Quotas, Selection, Sources
+from pivot.training.step import Sampled, StepOutcome, StepPlan, UpdateSummary
 from pivot.training.stored import as_group, is_varied, store_groups
 from pivot.types import PreparedPrompt, Response, Reward, RolloutGroup
-
-
-@dataclass(frozen=True)
-class StepPlan:
-    """The sizes of a step."""
-
-    prompts: int
-    """N, groups trained on."""
-    minibatch_prompts: int
-    responses: int
-    """G."""
-    max_tries: int
-    """Rounds of dynamic sampling."""
-    sampling: Sampling
-    seed: int
-    learning_rate: Callable[[int], float]
-    """By step."""
-    steps: int = 1
-    """Of the whole run, for schedules."""
-    oversample: bool = True
-    """Sample more prompts than are missing, by the share that the filter recently dropped."""
-    recompute_logprobs: bool = False
-    """Compute log-probs and entropies in a pass of their own even if sampling returns them."""
-    store_logprobs: bool = False
-    """Store the log-probs of successful responses with them (Off-PG)."""
-    overlong_cache: int = 0
-    """Tokens before the longest response over which DAPO's penalty grows; 0: none."""
-    mask_truncated: bool = False
-    """Leave truncated responses out of the loss."""
-    importance_cap: float | None = None
-    """Weigh tokens by the truncated ratio of trainer and sampler, where another program samples."""
-    max_responses: int | None = None
-    """Of the whole run; None: no limit."""
-
-
-@dataclass(frozen=True)
-class Sampled:
-    """What a run has sampled so far, groups that the filter drops included."""
-
-    responses: int = 0
-    tokens: int = 0
-
-    def after(self, groups: Sequence[RolloutGroup]) -> Sampled:
-        lengths = [len(response) for group in groups for response in group.responses]
-        return Sampled(self.responses + len(lengths), self.tokens + sum(lengths))
-
-
-@dataclass
-class UpdateSummary:
-    """The updates of a step; terms are means over those that were made."""
-
-    terms: dict[str, float] = field(default_factory=dict)
-    grad_norms: list[float] = field(default_factory=list)
-    skipped: list[Skipped] = field(default_factory=list)
-
-    @property
-    def num_updates(self) -> int:
-        return len(self.grad_norms)
-
-
-@dataclass
-class StepOutcome:
-    """Everything about a step, for metrics and records."""
-
-    step: int
-    lr: float
-    selection: Selection
-    replay_active: bool
-    anchors: AnchorScores = field(default_factory=AnchorScores)
-    groups: list[RolloutGroup] = field(default_factory=list)
-    """What was trained on, in the order of the batch's rows."""
-    batch: Batch | None = None
-    diagnostics: Diagnostics | None = None
-    update: UpdateSummary | None = None
-    noise_level: float | None = None
-    """Diffusion step of the noise that part of the responses were sampled under (NoisyRollout)."""
-    num_stored: int | None = None
-    """Stored groups that were trained on (SSR)."""
-    total: Sampled = Sampled()
-    """What the run has sampled up to the end of this step."""
 
 
 @dataclass
@@ -123,7 +44,7 @@ class Trainer:
     finished_steps: int = 0
     updating_step: int = 0
     """The latest step whose update has begun: from then on the weights are no longer those of the step before."""
-    sampled: Sampled = Sampled()
+    sampled: Sampled = field(default_factory=Sampled)
 
     @property
     def groups_left(self) -> int | None:

@@ -32,6 +32,7 @@ def main(argv: list[str]) -> int:
     collect.add_argument("--prune", action="store_true", help="and remove the checkpoints of these runs")
     commands.add_parser("restore", help="write the folders of runs that are there as files alone")
     commands.add_parser("check", help="are the sets those that the results are about?")
+    commands.add_parser("tables", help="print the study's tables as Markdown, from the runs that are there")
     args = parser.parse_args(argv)
     try:
         return make(args) if args.command == "sets" else keep(args)
@@ -61,9 +62,11 @@ def make(args: argparse.Namespace) -> int:
 
 
 def keep(args: argparse.Namespace) -> int:
-    """`collect`, `restore` and `check`."""
+    """`collect`, `restore`, `check` and `tables`."""
     from experiments.rare_success.archive import collect, file_of, restore
     from experiments.rare_success.sets import check_sets
+    from experiments.rare_success.summary import summary
+    from pivot.report.tables import to_markdown
     from pivot.sweep.plan import load_plan
     from pivot.sweep.runs import plan_runs
 
@@ -72,7 +75,12 @@ def keep(args: argparse.Namespace) -> int:
         for path in sorted(args.results.glob("sets-*.json")):
             check_sets(args.work / "sets", json.loads(path.read_bytes()))
         return 0
-    runs = plan_runs(load_plan(args.plan), args.work / "runs")
+    plan = load_plan(args.plan)
+    runs = plan_runs(plan, args.work / "runs")
+    if args.command == "tables":
+        (recorded,) = (json.loads(path.read_bytes()) for path in args.results.glob("sets-*.json"))
+        print("\n".join(map(to_markdown, summary(plan, runs, recorded))))
+        return 0
     if args.command == "restore":
         print(f"{restore(runs, args.results)} runs restored in {args.work / 'runs'}")
         return 0

@@ -1,13 +1,12 @@
 """Runs that are there as small files alone give the same tables, and a sweep does not repeat them."""
 
-import json
 import shutil
 
 import pytest
+from finished_runs import write_run, write_scores
 
 from experiments.rare_success.__main__ import PLAN, RESULTS, main
 from experiments.rare_success.archive import collect, file_of, restore, thinned
-from pivot.config import to_dict
 from pivot.errors import UserError
 from pivot.sweep.plan import choose_arms, load_plan
 from pivot.sweep.runs import plan_runs
@@ -20,30 +19,6 @@ MEASURES = ("final", "best", "area", "area_rollouts", "equal_rollouts", "equal_t
 @pytest.fixture(scope="module")
 def plan():
     return choose_arms(load_plan(PLAN), ["Start", "DAPO, 20%, G=8", "SER, 20%, G=8"])
-
-
-def write_run(run, shift):
-    """As `pivot train` and `pivot eval` leave a run of 150 steps."""
-    run.folder.mkdir(parents=True, exist_ok=True)
-    rows = []
-    for step in range(1, 151):
-        row = {"step": step, "rollout/groups": 8, "rollout/groups_kept": 5 + step % 3, "rollout/groups_wanted": 8,
-               "rollout/tokens": 3000 + shift, "time/step": 2.5, "time/processor": 1.0 + shift / 1000,
-               "reward/accuracy": step / 300}  # fmt: skip
-        row |= {"eval/accuracy": 0.2 + step / 500 + shift / 1000} if step % 15 == 0 else {}
-        row |= {"buffer/replay_gain": 0.1} if step > 30 else {}
-        rows.append(row)
-    (run.folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (run.folder / "config.json").write_text(json.dumps(to_dict(run.config)))
-    (run.folder / "run.json").write_text(json.dumps({"status": "finished", "saved_step": 150, "torch": "2"}))
-    (run.folder / "checkpoints" / "step-150").mkdir(parents=True)
-
-
-def write_scores(run, names):
-    common = {"when": run.when, "blank": False, "samples": 8, "limit": 120, "settings": run.eval_settings()}
-    entries = [{"name": name, "accuracy": 0.5 + place / 10, **common} for place, name in enumerate(names)]
-    (run.folder / "eval").mkdir(parents=True, exist_ok=True)
-    (run.folder / "eval" / "scores.json").write_text(json.dumps({"version": 1, "evaluations": entries}))
 
 
 def test_restored_runs_are_measured_alike_and_not_repeated(plan, tmp_path):

@@ -98,7 +98,7 @@ class Stage:
     """Runs that come before those of later stages."""
 
     arms: tuple[str, ...] = ()
-    """None: all."""
+    """Empty: all."""
     at: Selection = field(default_factory=dict)
     """Axis of `vary` -> values; an axis that is not there: all."""
 

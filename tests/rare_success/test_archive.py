@@ -72,7 +72,9 @@ def test_thin_rows_stand_for_all_steps():
 
 
 def test_the_plan_is_whole_and_missing_sets_are_named(tmp_path, monkeypatch, capsys):
-    assert len(load_plan(PLAN).arms) == 1 + 3 * 10 + 4 * 3, "the start, three arms everywhere, four at three rates"
+    assert len(load_plan(PLAN).arms) == 1 + 3 * 10 + 4 * 3, (
+        "the start, three arms everywhere, four at three rates"
+    )
     monkeypatch.chdir(tmp_path)
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "sets-tiny-hard.json").write_text('{"tiny-hard-20": {"digest": "0"}}')

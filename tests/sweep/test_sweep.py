@@ -129,6 +129,15 @@ def test_missing_data_is_one_sentence_before_any_run_starts(plan_file, tmp_path,
     assert not (tmp_path / "out").exists()
 
 
+def test_runs_on_a_cpu_are_listed_without_clusters_and_gpu_hours(plan_file, capsys):
+    assert main(["sweep", str(plan_file), "--dry-run", "--recipe", "tiny"]) == 0
+    shown = capsys.readouterr().out
+    assert "train:    pivot train --recipe tiny --method dapo" in shown
+    assert "training:   2 runs\n" in shown
+    assert "GPU" not in shown
+    assert "verl" not in shown
+
+
 def test_options_change_the_plan(plan_file, capsys):
     words = ["--engine", "verl", "--nodes", "3", "--gpus", "8", "--seeds", "2", "--only", "PIVOT"]
     words += ["--set", "method.beta=0.7", "--benchmarks", "paper", "--samples", "4", "--limit", "9"]
@@ -204,15 +213,15 @@ def test_an_evaluation_that_was_made_otherwise_does_not_count(plan_file, tmp_pat
 
 
 def test_a_failing_run_is_reported_and_does_not_end_the_others(plan_file, tmp_path, commands, capsys):
-    plan_file.write_text(
-        PLAN.replace("{method: dapo,", "{method: dapo, settings: [data.train=/no/such.jsonl],")
-    )
+    broken = tmp_path / "broken.jsonl"
+    broken.write_text("no row\n")
+    plan_file.write_text(PLAN.replace("{method: dapo,", f"{{method: dapo, settings: [data.train={broken}],"))
     out = tmp_path / "out"
     words = ["sweep", str(plan_file), "--out", str(out), *TOY, "--benchmarks", "tiny-test"]
     assert main(words) == 1
     captured = capsys.readouterr()
     assert "failed: DAPO, seed 0: " in captured.err
-    assert "/no/such.jsonl" in captured.err
+    assert "broken.jsonl" in captured.err
     assert [(words[0], "dapo" in words) for words in commands] == [
         ("eval", False), ("train", True), ("train", False), ("eval", False),
     ]  # fmt: skip

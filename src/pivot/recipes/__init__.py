@@ -26,7 +26,7 @@ TINY_RECIPE, REAL_RECIPE = "tiny", "default"
 SMALL_BYTES = 50 * 10**6
 """Weights of less than this are a tiny model's, which needs another learning rate than a real one."""
 
-__all__ = ["for_model", "from_mapping", "get", "names"]
+__all__ = ["for_model", "from_mapping", "get", "is_shipped", "names"]
 
 
 def get(name: str) -> Config:
@@ -39,9 +39,14 @@ def get(name: str) -> Config:
     return replace(from_mapping(load_file(RECIPES / f"{name}.yaml")), recipe=name)
 
 
+def is_shipped(model: str) -> bool:
+    """Whether a model is one of the tiny ones that come with the package."""
+    return model in TINY
+
+
 def for_model(model: str | None) -> str:
     """The recipe to start from if none is named: `tiny` for tiny models, `default` for all others."""
-    if model is None or model in TINY:
+    if model is None or is_shipped(model):
         return TINY_RECIPE
     folder = Path(resolve_model(model))
     size = sum(file.stat().st_size for file in folder.glob("*.safetensors")) if folder.is_dir() else 0

@@ -34,7 +34,8 @@ def describe(plan: Plan, runs: Sequence[SweepRun]) -> str:
         lines += ["afterwards", f"  {_typed(command.words)}", ""]
     if plan.claims:
         lines += ["claims", *(f"  {one.text} by {one.measure}" for one in judge_claims(plan, runs)), ""]
-    return "\n".join([*lines, *_totals(plan, runs), "", estimate.ASSUMPTIONS])
+    lines += _totals(plan, runs)
+    return "\n".join(lines if all(map(_is_small, runs)) else [*lines, "", estimate.ASSUMPTIONS])
 
 
 def _summary(plan: Plan, runs: Sequence[SweepRun]) -> str:
@@ -58,12 +59,21 @@ def _describe_run(run: SweepRun, is_due: bool) -> Iterator[str]:
         yield f"{run.label}  [{_status(run) if is_due else 'if screening chooses this value'}]"
     if run.seed is not None:
         yield f"  settings: {', '.join(differences(run.config))}"
+    if run.seed is not None and _is_small(run):
+        yield f"  train:    {_typed(run.train_command(run.plan.engine))}"
+    elif run.seed is not None:
         yield f"  one node: {_typed(run.train_command(_one_node(run.plan.engine)))}"
         yield f"  cluster:  {_typed(run.train_command(_cluster(run.plan.engine)))}"
         estimated = estimate.estimate_training(run.config)
         yield f"  estimate: {estimated.text() if estimated else 'unknown: the model has no known size'}"
     if run.plan.sets:
         yield f"  evaluate: {_typed(run.eval_command(run.benchmarks))}"
+
+
+def _is_small(run: SweepRun) -> bool:
+    """Whether it needs no GPU, so that there are no GPU hours to estimate and no cluster to name."""
+    model = run.config.model
+    return run.plan.engine.name == "local" and (model.device == "cpu" or recipes.is_shipped(model.path))
 
 
 def _status(run: SweepRun) -> str:
@@ -100,6 +110,9 @@ def _totals(plan: Plan, runs: Sequence[SweepRun]) -> Iterator[str]:
     """Each folder counts once: arms of one configuration share a run. Runs that are left out do not count."""
     unique = list({run.folder: run for run in _expected(plan, runs)}.values())
     trained = [run for run in unique if run.seed is not None]
+    if all(map(_is_small, unique)):
+        yield f"training:   {len(trained)} runs"
+        return
     found = [estimate.estimate_training(run.config) for run in trained]
     hours = sum(one.gpu_hours for one in found if one)
     notes = [f"without {found.count(None)} runs of unknown size"] if None in found else []

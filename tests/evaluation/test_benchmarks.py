@@ -18,7 +18,7 @@ from pivot.evaluation import benchmarks
 from pivot.evaluation.benchmarks import BENCHMARKS, hallusionbench, load, we_math
 from pivot.evaluation.matching import LETTERS, BenchmarkJudge
 from pivot.evaluation.scoring import Graded
-from pivot.evaluation.sets import SetOptions, check_name, load_sets
+from pivot.evaluation.sets import SetOptions, check_name, load_sets, score_name
 from pivot.types import Prompt
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
@@ -313,6 +313,29 @@ def test_vppo_eval_json_is_read_too(tmp_path: Path) -> None:
     (tmp_path / "rows.json").write_text(json.dumps([{"messages": turns, "images": ["a.png"]}]))
     (prompt,) = load(DataSpec("mathverse", path=str(tmp_path / "rows.json"))).prompts
     assert (prompt.question, prompt.answer) == ("<image>Range?", "12")
+
+
+def test_two_sets_of_one_name_would_replace_each_others_scores(tmp_path: Path) -> None:
+    row = {"problem": "What is 1 + 1?", "answer": "2"}
+    paths = [tmp_path / folder / "rows.jsonl" for folder in ("a", "b")]
+    for path in paths:
+        path.parent.mkdir()
+        path.write_text(json.dumps(row) + "\n")
+    one, other = map(str, paths)
+    assert [found.name for found in load_sets([one, one], SetOptions({}))] == ["rows", "rows"]
+    with pytest.raises(UserError, match=rf"{one} and {other} would both be called 'rows' in the scores"):
+        load_sets([one, other], SetOptions({}))
+    tests = [path.rename(path.with_name("test.jsonl")) for path in paths]
+    names = [found.name for found in load_sets(list(map(str, tests)), SetOptions({}))]
+    assert names == ["a", "b"] == [score_name(str(path)) for path in tests]
+
+
+@pytest.mark.parametrize(
+    ("name", "called"),
+    [("tiny", "tiny-test"), ("tiny-ood", "tiny-ood"), ("mathvista", "mathvista"), ("me/mine", "me--mine")],
+)
+def test_what_scores_call_a_set(name: str, called: str) -> None:
+    assert score_name(name) == called
 
 
 def test_mistakes_are_one_sentence(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -210,6 +211,43 @@ def test_an_evaluation_that_was_made_otherwise_does_not_count(plan_file, tmp_pat
     assert main(["sweep", str(plan_file), "--table", "--out", str(tmp_path / "out")]) == 0
     row = rows_of(tmp_path / "out" / "results" / "toy" / "toy.csv")["DAPO"]
     assert (row["tiny-test"], row["Avg."], row["Seeds"]) == ("", "", "0 of 1")
+
+
+def test_files_and_code_of_ones_own_are_benchmarks(tmp_path, commands, capsys):
+    (tmp_path / "mine").mkdir()
+    rows = [{"problem": f"What is {n} + 1?", "answer": str(n + 1), "images": []} for n in range(4)]
+    (tmp_path / "mine" / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "mine.py").write_text(
+        "from pivot.data import Draft, Layout\n"
+        "from pivot.evaluation.benchmarks import Benchmark\n"
+        "layout = Layout(('problem', 'answer'), lambda row: Draft(row.text('problem'), row.text('answer')))\n"
+        "MINE = Benchmark(name='other-sums', heading='Sums', hub_id='me/sums', split='train', layouts=(layout,))\n"
+    )
+    sums = tmp_path / "mine" / "sums.jsonl"
+    plan = PLAN.replace("tiny-test, tiny-ood", f"{sums}, '{tmp_path}/mine.py:MINE'").replace(
+        "source: no table\n", ""
+    )
+    plan_file = tmp_path / "toy.yaml"
+    plan_file.write_text(re.sub(r", paper: \[.*?\]", "", plan))
+    words = [
+        "sweep",
+        str(plan_file),
+        "--out",
+        str(tmp_path / "out"),
+        *TOY,
+        "--only",
+        "Base",
+        "--only",
+        "DAPO",
+    ]
+    words += ["--path", f"{tmp_path}/mine.py:MINE={sums}"]
+    assert main(words) == 0, capsys.readouterr().err
+    rows = rows_of(tmp_path / "out" / "results" / "toy" / "toy.csv")
+    assert rows["DAPO"]["sums"] != ""
+    assert rows["Base"]["other-sums"] != ""
+    commands.clear()
+    assert main(words) == 0
+    assert commands == [], "what was measured counts"
 
 
 def test_a_failing_run_is_reported_and_does_not_end_the_others(plan_file, tmp_path, commands, capsys):

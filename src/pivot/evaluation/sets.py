@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from pivot.config import DataConfig
 from pivot.config.datasets import data_spec, is_procedural, load_set
-from pivot.data import DataSet
+from pivot.data import DataSet, resolve
 from pivot.data.images import MISSING
 from pivot.errors import UserError, did_you_mean
 from pivot.evaluation import benchmarks
@@ -68,6 +68,7 @@ def load_sets(names: Sequence[str], options: SetOptions) -> list[EvaluationSet]:
             raise UserError(f"--path names {name!r}, which is not among --benchmarks {','.join(names)}.")
     if options.data.path is not None and len(names) > 1:
         raise UserError(f"data.path is for one set, but {len(names)} are named; use --path NAME=FILE.")
+    check_score_names(names)
     return [_load(name, options) for name in names]
 
 
@@ -95,6 +96,34 @@ def check_name(name: str) -> None:
             f"unknown benchmark {name!r}.{did_you_mean(name, known)} Known are {', '.join(known)}; a local file or a "
             "hub id works too."
         )
+
+
+def score_name(name: str) -> str:
+    """What the scores of a set call it.
+
+    Example:
+        score_name("sets/hard.jsonl") == "hard"
+    """
+    if is_procedural(name):
+        family, _, split = name.partition("-")
+        return f"{family}-{split or 'test'}"
+    if CODE.fullmatch(name):
+        return benchmarks.register(name).name
+    if name == benchmarks.PAPO_EVAL:
+        return name
+    return resolve(data_spec(name, DataConfig()), benchmarks.BENCHMARKS.values())[0].name
+
+
+def check_score_names(names: Sequence[str]) -> None:
+    """Raise a UserError for two sets whose scores would replace each other."""
+    found: dict[str, str] = {}
+    for name in dict.fromkeys(names):
+        other = found.setdefault(score_name(name), name)
+        if other != name:
+            raise UserError(
+                f"{other} and {name} would both be called {score_name(name)!r} in the scores: rename one of them, or "
+                "evaluate them into two folders."
+            )
 
 
 def _load(name: str, options: SetOptions) -> EvaluationSet:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pivot.config import load_file, overlay
 from pivot.config.methods import find_method
 from pivot.errors import UserError, nearest
-from pivot.evaluation.sets import check_name, expand
+from pivot.evaluation.sets import check_name, check_score_names, expand
 from pivot.sweep.axes import Axis, Selection, combinations, is_selected, read_axes, read_selection
 
 Rendering = Literal["accuracy", "overhead", "dynamics", "sensitivity", "rollouts"]
@@ -265,6 +265,7 @@ def _check(plan: Plan, path: Path) -> None:
         )
     for name in plan.averaged:
         check_name(name)
+    check_score_names(expand(plan.averaged))
     for name in (name for stage in plan.stages for name in stage.arms):
         if name not in plan.arms:
             raise UserError(f"{path}: a stage names arm {name!r}; {nearest(name, plan.arms)}.")

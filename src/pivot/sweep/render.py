@@ -13,6 +13,7 @@ import numpy as np
 from pivot.config.schema import all_fields
 from pivot.durable import write_bytes
 from pivot.evaluation.benchmarks import HEADINGS
+from pivot.evaluation.sets import score_name
 from pivot.report import write_comparison
 from pivot.report.charts import Chart, Curve, LineChart
 from pivot.report.comparison import overlaid
@@ -115,7 +116,8 @@ def accuracy_table(plan: Plan, runs: Sequence[SweepRun]) -> Table:
     names = plan.sets or ["final", "best"]
     scores = {arm: ArmScores.read([run for run in runs if run.arm == arm]) for arm in arms}
     averaged = plan.averaged or names[:1]
-    columns = [Column(HEADINGS.get(name, VALIDATION.get(name, name))) for name in names]
+    headings = HEADINGS | VALIDATION
+    columns = [Column(headings.get(name) or score_name(name)) for name in names]
     columns += [Column("Avg.")] if plan.averaged else []
     columns += [Column("Δ, %", best=None, form="+.2f")] if plan.baseline else []
     columns += [Column("Seeds", best=None), Column("Groups, %", best=None, form=".1f")]

@@ -10,18 +10,21 @@ import numpy as np
 
 from pivot.config.datasets import as_evaluated
 from pivot.evaluation.scoring import read_scores
-from pivot.evaluation.sets import expand
+from pivot.evaluation.sets import expand, score_name
 from pivot.jsonl import read_rows
 from pivot.sweep.plan import MEASURES, TRAIN
 from pivot.sweep.runs import OLD_NAMES, SweepRun
 
 
 def accuracies(run: SweepRun) -> dict[str, float]:
-    """Benchmark -> accuracy of the last checkpoint with the plan's samples, limit and settings."""
+    """Benchmark of the plan -> accuracy of the last checkpoint with the plan's samples, limit and settings."""
     entries = read_scores(run.folder / "eval" / "scores.json")
-    own = as_evaluated(run.config.data)[1] if TRAIN in run.benchmarks else None
-    counted = [entry for entry in entries if _counts(entry, run)]
-    return {TRAIN if one["name"] == own else one["name"]: float(one["accuracy"]) for one in counted}
+    counted = {entry["name"]: float(entry["accuracy"]) for entry in entries if _counts(entry, run)}
+    names = {
+        name: as_evaluated(run.config.data)[1] if name == TRAIN else score_name(name)
+        for name in expand(run.benchmarks)
+    }
+    return {name: counted[recorded] for name, recorded in names.items() if recorded in counted}
 
 
 def _counts(entry: dict[str, Any], run: SweepRun) -> bool:

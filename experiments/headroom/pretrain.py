@@ -165,11 +165,16 @@ def _made_of(plan: SmallPlan) -> str:
     return repr(replace(plan, save_minutes=0.0))
 
 
-def measure(folder: Path, num_prompts: int, num_samples: int) -> dict[str, Any]:
+def measure(
+    folder: Path,
+    num_prompts: int,
+    num_samples: int,
+    conditions: Sequence[tuple[str, bool]] = CONDITIONS,
+) -> dict[str, Any]:
     """Sampled accuracy of a model's folder: overall, by level, and how many prompts have both kinds of responses."""
     policy, judge = load_policy(str(folder)), VerifierJudge("pivot", 1)
     found = {}
-    for split, blank in CONDITIONS:
+    for split, blank in conditions:
         prompts = [prompt(split, index) for index in range(num_prompts)]
         request = evaluation_request(num_samples, Sampling(max_tokens=MAX_TOKENS), blank=blank)
         graded = list(graded_samples(NativeSampler(policy), prompts, judge, request))

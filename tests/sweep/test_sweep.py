@@ -14,6 +14,7 @@ from toy_sweep import TOY
 
 from pivot.cli import main
 from pivot.config import to_dict
+from pivot.evaluation.benchmarks import BENCHMARKS
 from pivot.sweep.plan import load_plan
 from pivot.sweep.runs import plan_runs
 from pivot.sweep.scores import accuracies
@@ -213,6 +214,16 @@ def test_an_evaluation_that_was_made_otherwise_does_not_count(plan_file, tmp_pat
     assert (row["tiny-test"], row["Avg."], row["Seeds"]) == ("", "", "0 of 1")
 
 
+@pytest.fixture
+def unchanged_benchmarks():
+    """Forgets the benchmarks that a test has registered."""
+    before = dict(BENCHMARKS)
+    yield
+    BENCHMARKS.clear()
+    BENCHMARKS.update(before)
+
+
+@pytest.mark.usefixtures("unchanged_benchmarks")
 def test_files_and_code_of_ones_own_are_benchmarks(tmp_path, commands, capsys):
     (tmp_path / "mine").mkdir()
     rows = [{"problem": f"What is {n} + 1?", "answer": str(n + 1), "images": []} for n in range(4)]

@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from experiments.collapse.collapse import collapse_step, strength, table
+from experiments.collapse.collapse import collapse_step, push, table
 from pivot.durable import write_bytes
 from pivot.jsonl import read_rows
 from pivot.report.tables import to_markdown
@@ -26,7 +26,7 @@ def measured(run: SweepRun) -> dict[str, object]:
     return {
         "arm": run.arm,
         "seed": run.seed,
-        "strength": strength(run.config),
+        "push": push(run.config),
         "steps": len(accuracy),
         "collapse": collapse_step(accuracy),
         "accuracy": [round(value, 3) for value in accuracy[9::10]],

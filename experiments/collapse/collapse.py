@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 
 from pivot.config import Config
+from pivot.method.variants import VariantAllocation
+from pivot.method.visual import VisualAllocation
 from pivot.report.tables import Column, Row, Table
 from pivot.sweep.plan import Plan
 
@@ -44,15 +46,17 @@ def collapse_step(accuracy: Sequence[float]) -> int | None:
     return None
 
 
-def strength(config: Config) -> float:
-    """beta x learning rate, in units of the usual rate."""
+def push(config: Config) -> float:
+    """beta x learning rate in units of the usual rate; 0 where Eq. 14 is weighed, which has no push in expectation."""
     visual = config.method.visual
-    assert visual is not None
-    return float(vars(visual)["beta"]) * config.train.lr / USUAL_RATE
+    assert isinstance(visual, VisualAllocation)
+    if isinstance(visual, VariantAllocation) and visual.modulation == "weigh":
+        return 0.0
+    return visual.beta * config.train.lr / USUAL_RATE
 
 
 def predicted_step(known: Mapping[str, Mapping[str, Any]], reference: str) -> float | None:
-    """The step at which strength 1 collapses: the median over the seeds of the arm that it is taken from."""
+    """The step at which a push of 1 collapses: the median over the seeds of the arm that it is taken from."""
     found = [one["collapse"] or one["steps"] for one in known.values() if one["arm"] == reference]
     return median(found) if found else None
 
@@ -65,18 +69,18 @@ def table(plan: Plan, known: Mapping[str, Mapping[str, Any]], reference: str = "
         ours = [one for one in known.values() if one["arm"] == arm]
         if not ours:
             continue
-        push = ours[0]["strength"]
-        due = None if unit is None or arm == reference or "weighed" in arm else f"{unit / push:.0f}"
+        strength = ours[0]["push"]
+        due = f"{unit / strength:.0f}" if unit and strength and arm != reference else None
         seen = [str(one["collapse"] or f"not in {one['steps']}") for one in ours]
-        rows.append((push, Row(arm, (push, due, ", ".join(seen)), ranked=False)))
+        rows.append((strength, Row(arm, (strength, due, ", ".join(seen)), ranked=False)))
     columns = (
-        Column("beta x rate", best=None, form=".2f"),
+        Column("Push", best=None, form=".2f"),
         Column("Predicted step", best=None),
         Column("Step of collapse, by seed", best=None),
     )
     ordered = sorted(rows, key=lambda row: -row[0])
     caption = (
         f"Step at which the mean accuracy of {WINDOW} steps falls below {FALL:.0%} of its highest; predicted from "
-        f"the median of `{reference}`, in inverse proportion to beta x learning rate"
+        f"the median of `{reference}`, in inverse proportion to the push: beta x learning rate / {USUAL_RATE:g}"
     )
     return Table("collapse", caption, "Arm", columns, tuple(row for _, row in ordered))

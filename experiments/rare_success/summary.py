@@ -22,6 +22,9 @@ MEASURED = {
 }
 """Measure -> what it is measured on."""
 
+Cells = dict[tuple[str, str], list[SweepRun]]
+"""(Arm before values were given to it, success rate) -> its runs with one group size."""
+
 
 def summary(plan: Plan, runs: Sequence[SweepRun], sets: Mapping[str, Mapping[str, Any]]) -> Iterator[Table]:
     """For each group size that has runs: the differences to DAPO by measure, then what replay changed in the rollouts.
@@ -29,27 +32,26 @@ def summary(plan: Plan, runs: Sequence[SweepRun], sets: Mapping[str, Mapping[str
     Args:
         sets: what was recorded of the training sets, by name.
     """
-    by_arm: dict[str, list[SweepRun]] = {}
-    for run in runs:
-        by_arm.setdefault(run.arm, []).append(run)
     for group in plan.vary["group"].values:
-        if not any(run.is_trained for arm, found in by_arm.items() for run in found if arm.endswith(group)):
-            continue
-        for measure, where in MEASURED.items():
-            yield _differences(plan, by_arm, group, measure, where)
-        yield _rollouts(plan, by_arm, group, sets)
+        cells: Cells = {}
+        for run in runs:
+            arm = plan.arms[run.arm]
+            if arm.values.get("group") == group:
+                cells.setdefault((arm.family, arm.values["rate"]), []).append(run)
+        if any(run.is_trained for found in cells.values() for run in found):
+            for measure, where in MEASURED.items():
+                yield _differences(plan, cells, group, measure, where)
+            yield _rollouts(plan, cells, group, sets)
 
 
-def _differences(
-    plan: Plan, by_arm: Mapping[str, list[SweepRun]], group: str, measure: str, where: str
-) -> Table:
+def _differences(plan: Plan, cells: Cells, group: str, measure: str, where: str) -> Table:
     others = [name for name in _families(plan) if name != BASELINE]
     rows = []
     for rate in _rates(plan):
-        base = by_arm.get(f"{BASELINE}, {rate}, {group}", [])
+        base = cells.get((BASELINE, rate), [])
         own = [pair[0] for run in base if (pair := measure_pair(measure, run, run)) is not None]
-        cells = [_difference(by_arm.get(f"{name}, {rate}, {group}", []), base, measure) for name in others]
-        rows.append(Row(rate, (100 * float(np.mean(own)) if own else None, *cells), ranked=False))
+        ahead = [_difference(cells.get((name, rate), []), base, measure) for name in others]
+        rows.append(Row(rate, (100 * float(np.mean(own)) if own else None, *ahead), ranked=False))
     columns = (
         Column(BASELINE, best=None, form=".1f"),
         *(Column(name, best=None) for name in others),
@@ -74,15 +76,13 @@ def _difference(ours: Sequence[SweepRun], theirs: Sequence[SweepRun], measure: s
     return f"{mean:+.1f} [{low:+.1f}, {high:+.1f}]{missing}"
 
 
-def _rollouts(
-    plan: Plan, by_arm: Mapping[str, list[SweepRun]], group: str, sets: Mapping[str, Mapping[str, Any]]
-) -> Table:
+def _rollouts(plan: Plan, cells: Cells, group: str, sets: Mapping[str, Mapping[str, Any]]) -> Table:
     rows = []
-    for rate, settings in plan.vary["rate"].values.items():
-        known = sets[_set_name(settings)]
+    for rate in _rates(plan):
+        known = sets[_set_name(plan.vary["rate"].values[rate])]
         informative = 100 * known[f"informative_of_{group.rpartition('=')[2]}"]
-        kept = [_mean_of(by_arm.get(f"{name}, {rate}, {group}", []), _kept) for name in (BASELINE, "SER")]
-        gain = _mean_of(by_arm.get(f"SER, {rate}, {group}", []), _gain)
+        kept = [_mean_of(cells.get((name, rate), []), _kept) for name in (BASELINE, "SER")]
+        gain = _mean_of(cells.get(("SER", rate), []), _gain)
         rows.append(Row(rate, (100 * known["success_rate"], informative, *kept, gain), ranked=False))
     columns = (
         Column("Measured rate, %", best=None, form=".1f"),
@@ -95,7 +95,7 @@ def _rollouts(
         f"{group}: how often the start solves the training prompts, the share of groups with right and wrong "
         "responses at the start and during training, and `buffer/replay_gain`, mean over steps and seeds"
     )
-    return Table(f"rollouts-{group}", caption, "Success rate", columns, tuple(sorted(rows, key=_by_rate)))
+    return Table(f"rollouts-{group}", caption, "Success rate", columns, tuple(rows))
 
 
 def _kept(run: SweepRun) -> float | None:
@@ -123,15 +123,7 @@ def _families(plan: Plan) -> list[str]:
 
 def _rates(plan: Plan) -> list[str]:
     """From the most frequent success on."""
-    return sorted(plan.vary["rate"].values, key=_number, reverse=True)
-
-
-def _number(rate: str) -> int:
-    return int(rate.rstrip("%"))
-
-
-def _by_rate(row: Row) -> int:
-    return -_number(row.label)
+    return sorted(plan.vary["rate"].values, key=lambda rate: int(rate.rstrip("%")), reverse=True)
 
 
 def _set_name(settings: Sequence[str]) -> str:

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from experiments.collapse.__main__ import PLAN, main, measured
-from experiments.collapse.collapse import collapse_step, predicted_step, strength, table
+from experiments.collapse.collapse import collapse_step, predicted_step, push, table
 from pivot.sweep.plan import load_plan
 from pivot.sweep.runs import plan_runs
 
@@ -20,33 +20,34 @@ def test_the_step_of_a_collapse_by_hand():
     assert collapse_step([0.5] * 42 + [0.0] * 2) is None, "an unfinished window says nothing"
 
 
-def test_strengths_are_beta_times_the_learning_rate(tmp_path):
+def test_the_push_is_beta_times_the_learning_rate_unless_it_is_weighed(tmp_path):
     plan = load_plan(PLAN)
-    found = {run.arm.partition(", ")[2]: strength(run.config) for run in plan_runs(plan, tmp_path)}
-    assert found == {
-        "beta 2": 2.0,
-        "beta 1": 1.0,
-        "beta 1, half the rate": 0.5,
-        "beta 0.5": 0.5,
-        "beta 0.5, twice the rate": 1.0,
-        "beta 0.25": 0.25,
+    assert {run.arm: push(run.config) for run in plan_runs(plan, tmp_path)} == {
+        "VAA, beta 2": 2.0,
+        "VAA, beta 1": 1.0,
+        "VAA, beta 1, half the rate": 0.5,
+        "VAA, beta 0.5": 0.5,
+        "VAA, beta 0.5, twice the rate": 1.0,
+        "VAA, beta 0.25": 0.25,
+        "VAA weighed, beta 2": 0.0,
+        "VAA weighed, beta 1": 0.0,
     }
 
 
 def test_the_table_predicts_from_beta_1_alone(tmp_path):
     plan = load_plan(PLAN)
 
-    def one(arm, push, seed, collapse):
-        return {"arm": arm, "seed": seed, "strength": push, "steps": 400, "collapse": collapse}
+    def one(arm, strength, seed, collapse):
+        return {"arm": arm, "seed": seed, "push": strength, "steps": 400, "collapse": collapse}
 
     known = {f"a{seed}": one("VAA, beta 1", 1.0, seed, step) for seed, step in enumerate((60, 80, None))}
     assert predicted_step(known, "VAA, beta 1") == 80, "one that never collapsed counts with its length"
-    known |= {"b": one("VAA, beta 0.25", 0.25, 0, 310), "c": one("VAA weighed, beta 2", 2.0, 0, None)}
+    known |= {"b": one("VAA, beta 0.25", 0.25, 0, 310), "c": one("VAA weighed, beta 2", 0.0, 0, None)}
     rows = {row.label: row.values for row in table(plan, known).rows}
-    assert list(rows) == ["VAA weighed, beta 2", "VAA, beta 1", "VAA, beta 0.25"]
+    assert list(rows) == ["VAA, beta 1", "VAA, beta 0.25", "VAA weighed, beta 2"]
     assert rows["VAA, beta 0.25"] == (0.25, "320", "310")
     assert rows["VAA, beta 1"] == (1.0, None, "60, 80, not in 400")
-    assert rows["VAA weighed, beta 2"] == (2.0, None, "not in 400")
+    assert rows["VAA weighed, beta 2"] == (0.0, None, "not in 400")
 
 
 def test_finished_runs_are_kept_when_their_folders_are_gone(tmp_path, capsys):
@@ -56,7 +57,7 @@ def test_finished_runs_are_kept_when_their_folders_are_gone(tmp_path, capsys):
     rows = [{"step": step, "reward/accuracy": 0.5 if step <= 40 else 0.0} for step in range(1, 61)]
     (run.folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     found = measured(run)
-    assert (found["collapse"], found["steps"], found["strength"]) == (45, 60, pytest.approx(2.0))
+    assert (found["collapse"], found["steps"], found["push"]) == (45, 60, pytest.approx(2.0))
     words = ["--results", str(tmp_path / "results.json")]
     assert main([*words, "--runs", str(tmp_path / "runs")]) == 0
     first = capsys.readouterr().out

@@ -122,7 +122,7 @@ def check_score_names(names: Sequence[str]) -> None:
         if other != name:
             raise UserError(
                 f"{other} and {name} would both be called {score_name(name)!r} in the scores: rename one of them, or "
-                "evaluate them into two folders."
+                "leave it out."
             )
 
 

@@ -110,14 +110,15 @@ def _totals(plan: Plan, runs: Sequence[SweepRun]) -> Iterator[str]:
     """Each folder counts once: arms of one configuration share a run. Runs that are left out do not count."""
     unique = list({run.folder: run for run in _expected(plan, runs)}.values())
     trained = [run for run in unique if run.seed is not None]
+    left_out = sum(bool(run.missing) for run in runs)
+    without = [f"without {left_out} runs that are left out"] if left_out else []
     if all(map(_is_small, unique)):
-        yield f"training:   {len(trained)} runs"
+        yield "; ".join([f"training:   {len(trained)} runs", *without])
         return
     found = [estimate.estimate_training(run.config) for run in trained]
     hours = sum(one.gpu_hours for one in found if one)
     notes = [f"without {found.count(None)} runs of unknown size"] if None in found else []
-    left_out = sum(bool(run.missing) for run in runs)
-    notes += [f"without {left_out} runs that are left out"] if left_out else []
+    notes += without
     yield "; ".join([f"training:   {len(trained)} runs, about {hours:.1f} GPU hours in total", *notes])
     if plan.sets:
         yield f"evaluation: {_evaluation(plan, unique)}"

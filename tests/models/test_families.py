@@ -13,6 +13,7 @@ from transformers.models.smolvlm import processing_smolvlm
 
 from pivot.data import template
 from pivot.doctor import find_architecture
+from pivot.models.continued import can_continue, score_continued
 from pivot.models.corruption import Corruption, Corruptor
 from pivot.models.generic import build_processor
 from pivot.models.loading import ModelOptions, load_policy, save_policy
@@ -165,6 +166,7 @@ def test_scores_under_both_images_are_the_plain_forwards(model, folder, prompts,
     layouts = ("tree", "repeated") if model.family.shares_prefixes else ("repeated",)
     with torch.no_grad():
         found = [model.score(units, features, layout=one, corrupted_features=corrupted) for one in layouts]
+    assert can_continue(model) == model.family.shares_prefixes
     row = 0
     for unit, twin in zip(units, damaged, strict=True):
         for y in unit.responses:
@@ -180,6 +182,14 @@ def test_scores_under_both_images_are_the_plain_forwards(model, folder, prompts,
                 torch.testing.assert_close(part.divergence_BT, divergence_T, atol=5e-5, rtol=0)
             row += 1
     assert found[0].divergence_BT.max() > 1e-3
+    if can_continue(model):
+        prefilled, hidden_PD = model.prefill([unit.prompt for unit in units])
+        prompt_B = torch.tensor([0, 0, 1, 2, 2])
+        continued = score_continued(
+            model, prefilled, hidden_PD, prompt_B, [y for unit in units for y in unit.responses]
+        )
+        torch.testing.assert_close(continued.logprobs_BT, found[0].logprobs_BT, atol=3e-5, rtol=0)
+        torch.testing.assert_close(continued.entropy_BT, found[0].entropy_BT, atol=1e-4, rtol=1e-5)
 
 
 def test_corruption_can_be_looked_at(model, picture, family):

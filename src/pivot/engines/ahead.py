@@ -75,9 +75,13 @@ class ScoreAhead:
         parts = dict(zip(map(id, missing), _by_unit(rest, missing), strict=True)) if rest is not None else {}
         return _joined([parts.get(id(unit)) or self._found[_key(request, unit)] for unit in request.units])
 
+    def keep(self, request: ScoreRequest, found: ResponseStatistics) -> None:
+        """The results of a request, for those who ask for them later in the step."""
+        parts = _by_unit(found, request.units)
+        self._found |= {_key(request, unit): part for unit, part in zip(request.units, parts, strict=True)}
+
     def _work(self, request: ScoreRequest) -> None:
-        found = _by_unit(self._score(request), request.units)
-        self._found |= {_key(request, unit): part for unit, part in zip(request.units, found, strict=True)}
+        self.keep(request, self._score(request))
 
 
 def has_free_core() -> bool:

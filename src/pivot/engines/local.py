@@ -6,6 +6,7 @@ import math
 import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from pivot.engines.base import (
     Update,
     add_terms,
 )
+from pivot.engines.continued import ScoreContinued
 from pivot.engines.optimizer import MasterAdamW
 from pivot.engines.packing import MicroBatch, row_indices, select
 from pivot.engines.scoring import Scorer
@@ -33,6 +35,7 @@ from pivot.engines.tensor_file import load_tensors, save_tensors
 from pivot.errors import UserError
 from pivot.method import Batch, count_totals, objective
 from pivot.models.activations import ActivationBudget
+from pivot.models.continued import can_continue
 from pivot.models.corruption import Corruptor
 from pivot.models.encoding import EncodedPrompt
 from pivot.models.loading import load_policy, save_policy
@@ -122,12 +125,26 @@ class LocalEngine:
         for early in meanwhile:
             self._begin(early.step)
             self._encode_first(early)
+        if not self._overlaps:
+            request = replace(request, after_prefill=self._continued(meanwhile))
         with self._ahead.during(meanwhile if self._overlaps else ()):
             found = within_memory(
                 lambda: dict(self.sampler.sample(encoded, request)), lambda: False, "sampling.memory_share"
             )
         self._release_memory()
         return [found[i] for i in range(len(prompts))]
+
+    def _continued(self, meanwhile: Sequence[ScoreRequest]) -> ScoreContinued | None:
+        """Scores what is asked for under the clean image while the prompts' keys and values are there."""
+        clean = [early for early in meanwhile if early.view == "clean" and not early.with_similarity]
+        if not clean or not can_continue(self.policy):
+            return None
+
+        def keep(units: Sequence[PromptWithResponses], found: ResponseStatistics) -> None:
+            self._ahead.keep(replace(clean[0], units=units), found)
+
+        units = [unit for early in clean for unit in early.units]
+        return ScoreContinued(self.policy, units, self.packing.micro_batch_tokens, keep)
 
     def _encode_first(self, early: ScoreRequest) -> None:
         """Encode the images that both threads will need, so that chance does not decide which are encoded together.

@@ -22,6 +22,8 @@ SECONDS = 10.0
 MEGABYTES = 1024
 """Beyond what the process has already."""
 MAX_CHARS = 100_000
+_REPLIES: dict[str, list[dict[str, str]]] = {}
+"""By template, special tokens and conversations."""
 
 
 def frame_of(tokenizer: Any, conversations: Sequence[Messages], content: str) -> tuple[str, str]:
@@ -31,6 +33,26 @@ def frame_of(tokenizer: Any, conversations: Sequence[Messages], content: str) ->
     """
     if tokenizer.chat_template is None:
         raise UserError("the model has no chat template; add a chat_template.jinja to its folder")
+    replies = _rendered(tokenizer, conversations)
+    for reply in replies:
+        before, found, after = reply.get("text", "").partition(content)
+        if found:
+            return before, after
+    problem = next(
+        (reply["problem"] for reply in replies if "problem" in reply), "it does not print the user's text"
+    )
+    raise UserError(f"the model's chat template cannot be used: {problem.rstrip('.')}; correct the template")
+
+
+def _rendered(tokenizer: Any, conversations: Sequence[Messages]) -> list[dict[str, str]]:
+    """A reply for each conversation. What a template has written once in this process it need not write again."""
+    seen = json.dumps([tokenizer.chat_template, tokenizer.special_tokens_map, conversations], default=str)
+    if seen not in _REPLIES:
+        _REPLIES[seen] = _rendered_apart(tokenizer, conversations)
+    return _REPLIES[seen]
+
+
+def _rendered_apart(tokenizer: Any, conversations: Sequence[Messages]) -> list[dict[str, str]]:
     receiver, sender = os.pipe()
     child = os.fork()
     if child == 0:
@@ -44,15 +66,7 @@ def frame_of(tokenizer: Any, conversations: Sequence[Messages], content: str) ->
         raise UserError(f"the model's chat template does not end within {SECONDS:g} s; correct the template")
     if not sent:
         raise UserError("the model's chat template ended the process that renders it; correct the template")
-    replies = json.loads(sent)
-    for reply in replies:
-        before, found, after = reply.get("text", "").partition(content)
-        if found:
-            return before, after
-    problem = next(
-        (reply["problem"] for reply in replies if "problem" in reply), "it does not print the user's text"
-    )
-    raise UserError(f"the model's chat template cannot be used: {problem.rstrip('.')}; correct the template")
+    return json.loads(sent)
 
 
 def _render_and_exit(tokenizer: Any, conversations: Sequence[Messages], sender: int) -> None:

@@ -119,7 +119,7 @@ def load_tokenizer_only(folder: Path, options: ModelOptions | None = None) -> Po
     with _quiet_transformers(), torch.device("meta"):
         config = read_config(path)
         model = AutoModelForImageTextToText.from_config(config)
-        tokenizer = _tokenizer(path)
+        tokenizer = _tokenizer(path, config=config)
         processor = _image_processor(config, path)
     with suppress(OSError):  # not every model has one
         model.generation_config = GenerationConfig.from_pretrained(path)
@@ -252,7 +252,7 @@ def _merged_weights(model: PreTrainedModel) -> Iterator[tuple[str, torch.Tensor]
 def _load_parts(path: str, name: str, options: ModelOptions) -> tuple[Any, Any, Any]:
     model, report = _load_model(path, name, options)
     with _load_errors(name):
-        tokenizer = _tokenizer(path, trust_remote_code=options.trust_remote_code)
+        tokenizer = _tokenizer(path, config=model.config, trust_remote_code=options.trust_remote_code)
         processor = _image_processor(model.config, path)
     check_stored_types(name, Path(path))
     check_weights(name, report, model.state_dict().items())
@@ -263,9 +263,11 @@ def _load_model(path: str, name: str, options: ModelOptions, **where: Any) -> tu
     """The model, and what transformers reports about its weights."""
     trust = {"trust_remote_code": options.trust_remote_code}
     with _load_errors(name):
-        check_memory(read_config(path, **trust), getattr(torch, options.dtype))
+        config = read_config(path, **trust)
+        check_memory(config, getattr(torch, options.dtype))
         loaded: Any = AutoModelForImageTextToText.from_pretrained(
             path,
+            config=config,
             dtype=getattr(torch, options.dtype),
             attn_implementation=options.attention,
             use_safetensors=True,  # never a pickle

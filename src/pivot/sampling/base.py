@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 
@@ -14,6 +14,8 @@ from pivot.errors import UserError
 from pivot.types import PreparedPrompt, Prompt, Response
 
 SamplerName = Literal["native", "vllm"]
+AfterPrefill = Callable[[Sequence[Any], Any, torch.Tensor], None]
+"""Called with encoded prompts, `models.decoding.PrefilledPrompts` and the hidden states [P, D] after them."""
 Refill = Callable[[Mapping[int, list[Response]]], Sequence[PreparedPrompt]]
 """Called with the groups that finished since the last call, by index; returns more prompts, whose indices go on."""
 
@@ -63,6 +65,8 @@ class SampleRequest:
     """Show grey canvases of the same size instead of the images, to measure the language prior."""
     refill: Refill | None = field(default=None, compare=False)
     """Servers that finish groups one by one, in no fixed order, may ask for more while others are still running."""
+    after_prefill: AfterPrefill | None = field(default=None, compare=False)
+    """For what else can use the prompts' keys and values; only the native sampler has them."""
 
 
 class Sampler(Protocol):

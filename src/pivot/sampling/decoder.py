@@ -148,6 +148,8 @@ class Decoder:
         while indices := self._next_cohort():
             batch = [self.prompts[i] for i in indices]
             prefilled, hidden_PD = self.policy.prefill(batch)
+            if self.request.after_prefill is not None:
+                self.request.after_prefill(batch, prefilled, hidden_PD)
             size, max_tokens = self.request.num_samples, self.sampling.max_tokens
             started = self.policy.continuation(prefilled, size, max_tokens)
             if self.continuation is None:

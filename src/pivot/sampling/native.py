@@ -11,7 +11,7 @@ from pivot.models.corruption import Corruption, Corruptor
 from pivot.models.family import EncodedPrompt
 from pivot.models.memory import within_memory
 from pivot.models.policy import Policy
-from pivot.sampling.base import SampleRequest, SamplerName, Sampling
+from pivot.sampling.base import AfterPrefill, SampleRequest, SamplerName, Sampling
 from pivot.sampling.decoder import Decoder, cache_tokens
 from pivot.types import PreparedPrompt, Prompt, Response
 
@@ -79,6 +79,7 @@ class NativeSampler:
                 request.sampling,
                 key=request.key,
                 batch_tokens=self.batch_tokens,
+                after_prefill=request.after_prefill,
             )
         )
 
@@ -118,6 +119,7 @@ def sample_responses(
     *,
     key: tuple[object, ...] = (0,),
     batch_tokens: int = CPU_BATCH_TOKENS,
+    after_prefill: AfterPrefill | None = None,
 ) -> Iterator[tuple[int, list[Response]]]:
     """Yield (index of the prompt, its responses) as prompts finish; every prompt occurs once.
 
@@ -125,4 +127,5 @@ def sample_responses(
     """
     if prompts:
         budget = min(batch_tokens, free_tokens(policy))
-        yield from Decoder(policy, prompts, SampleRequest(num_samples, sampling, key), budget).run()
+        request = SampleRequest(num_samples, sampling, key, after_prefill=after_prefill)
+        yield from Decoder(policy, prompts, request, budget).run()

@@ -55,15 +55,26 @@ class AnchorSelector:
         return anchors is not None and anchors.anchor_scores == "collected"
 
     def scoring(self, groups: Sequence[RolloutGroup], step: int) -> list[ScoreRequest]:
-        """What has to be scored before the anchors of these groups can be chosen."""
+        """What has to be scored before the anchors of these groups are chosen, and anchors without a choice."""
         parts = self._by_view([g for g in groups if self._needs_scores(g)])
-        return [_request(part, view, step) for view, part in parts]
+        requests = [_request(part, view, step) for view, part in parts]
+        fixed = [(group, ids) for group in groups if (ids := self._fixed(group)) is not None]
+        if fixed:
+            units = [unit_of(group, [ids]) for group, ids in fixed]
+            requests.append(ScoreRequest(units, step, "clean"))
+        return requests
+
+    def _fixed(self, group: RolloutGroup) -> torch.Tensor | None:
+        """The anchor where there is one to choose from: an expert's demonstration, or the only candidate."""
+        if self.method.has_experts:
+            return self.experts.get(group.prompt.id)
+        return group.candidates[0].token_ids_T if len(group.candidates) == 1 else None
 
     def fix(self, groups: Sequence[RolloutGroup], step: int) -> AnchorScores:
         """Give each group that has candidates its anchor, with log-probs at the weights of the step's start."""
         if self.method.has_experts:
             for group in groups:
-                ids = self.experts.get(group.prompt.id)
+                ids = self._fixed(group)
                 group.anchor = None if ids is None else Anchor(ids)
             scores = AnchorScores()
         else:

@@ -43,7 +43,7 @@ def main(argv: list[str]) -> int:
 
 def make(args: argparse.Namespace) -> int:
     """Write the sets one by one; what is recorded of each is in sets/START.json."""
-    from experiments.rare_success.archive import as_lines
+    from experiments.archive import as_lines
     from experiments.rare_success.sets import SetPlan, make_sets, sampler_of
 
     plan = SetPlan(start=args.start)
@@ -63,7 +63,7 @@ def make(args: argparse.Namespace) -> int:
 
 def keep(args: argparse.Namespace) -> int:
     """`collect`, `restore`, `check` and `tables`."""
-    from experiments.rare_success.archive import collect, file_of, restore
+    from experiments.archive import collect, file_of, restore
     from experiments.rare_success.sets import check_sets
     from experiments.rare_success.summary import summary
     from pivot.report.tables import to_markdown
@@ -84,7 +84,7 @@ def keep(args: argparse.Namespace) -> int:
     if args.command == "restore":
         print(f"{restore(runs, args.results)} runs restored in {args.work / 'runs'}")
         return 0
-    written = collect(runs, args.results, prune=args.prune)
+    written = collect(plan, runs, args.results, prune=args.prune)
     for start, path in records.items():
         write_bytes(args.results / f"sets-{start}.json", path.read_bytes())
     there = sum(file_of(run, args.results).exists() for run in runs)

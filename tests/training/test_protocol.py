@@ -319,7 +319,7 @@ def test_all_candidates_of_a_prompt_are_scored_if_one_is_not(small_config):
 
     assert asked(scored, unscored) == [("both", 2)]
     assert asked(scored, scored) == []
-    assert asked(unscored) == [], "there is nothing to choose"
+    assert asked(unscored) == [("clean", 1)], "there is nothing to choose, but the loss needs its log-probs"
 
 
 def requests_of(selector, *groups):
@@ -337,9 +337,10 @@ def test_no_corrupted_image_where_entropy_alone_decides(small_config):
             AnchorSelector(small_config("ser", *settings).method, None, ExperienceBuffer(), {}), *groups
         )
 
-    assert asked() == [("both", 4), ("both", 5), ("clean", 2), ("clean", 3)]
-    assert asked("method.anchor_keep=1") == [("both", n) for n in (2, 3, 4, 5)]
-    assert asked("method.anchor_keep=0.2") == [("clean", n) for n in (2, 3, 4, 5)]
+    only = [("clean", 1)]
+    assert asked() == [("both", 4), ("both", 5), ("clean", 2), ("clean", 3), *only]
+    assert asked("method.anchor_keep=1") == [*(("both", n) for n in (2, 3, 4, 5)), *only]
+    assert asked("method.anchor_keep=0.2") == [*(("clean", n) for n in (2, 3, 4, 5)), *only]
     assert asked("method.anchor_scores=collected") == [("both", n) for n in (2, 3, 4, 5)], (
         "for later candidates"
     )

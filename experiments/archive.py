@@ -1,13 +1,15 @@
-"""Finished runs as small files: what `pivot sweep` reads of a run, without its checkpoints and samples.
+"""`python -m experiments.archive PLAN collect`: a plan's finished runs as small files; `restore` makes runs of them again.
 
-`collect` writes a file per finished run; `restore` writes run folders from them, so that tables come out the same and a
-sweep does not repeat what it finds.
+A file has what `pivot sweep` reads of a run, without checkpoints and samples. From restored runs tables come out the
+same, and a sweep does not repeat them.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import shutil
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,9 @@ from pivot.durable import write_bytes, write_json
 from pivot.errors import UserError
 from pivot.jsonl import read_rows
 from pivot.runs.folder import read_status
-from pivot.sweep.runs import SweepRun
+from pivot.sweep.plan import Plan, load_plan
+from pivot.sweep.runs import SweepRun, plan_runs
+from pivot.sweep.schedule import best_variant
 from pivot.sweep.scores import unmeasured
 
 POINTS = 15
@@ -62,11 +66,11 @@ LAST = (
 ENVIRONMENT = ("pivot", "torch", "python", "platform", "saved_step", "data")
 
 
-def collect(runs: Sequence[SweepRun], results: Path, *, prune: bool = False) -> list[Path]:
+def collect(plan: Plan, runs: Sequence[SweepRun], results: Path, *, prune: bool = False) -> list[Path]:
     """A file per finished run; `prune` then removes its checkpoints, which nothing needs any more."""
     written = []
     for run in runs:
-        if not run.is_trained or unmeasured(run) or not (run.folder / "eval" / "scores.json").exists():
+        if not run.is_trained or not (_is_measured(run) or _is_screened_out(plan, runs, run)):
             continue
         path = file_of(run, results)
         known = json.loads(path.read_bytes()) if path.exists() else {}
@@ -77,6 +81,18 @@ def collect(runs: Sequence[SweepRun], results: Path, *, prune: bool = False) -> 
         if prune and run.seed is not None:
             shutil.rmtree(run.folder / "checkpoints", ignore_errors=True)
     return written
+
+
+def _is_measured(run: SweepRun) -> bool:
+    return (run.folder / "eval" / "scores.json").exists() and not unmeasured(run)
+
+
+def _is_screened_out(plan: Plan, runs: Sequence[SweepRun], run: SweepRun) -> bool:
+    """Whether screening chose another value, so that the run is never evaluated."""
+    if not plan.screen:
+        return False
+    best = best_variant(plan, runs, plan.arms[run.arm].family)
+    return best is not None and best != run.arm
 
 
 def file_of(run: SweepRun, results: Path) -> Path:
@@ -100,7 +116,8 @@ def summary(run: SweepRun) -> dict[str, Any]:
 
 
 def _scores(run: SweepRun) -> list[dict[str, Any]]:
-    return json.loads((run.folder / "eval" / "scores.json").read_bytes())["evaluations"]
+    path = run.folder / "eval" / "scores.json"
+    return json.loads(path.read_bytes())["evaluations"] if path.exists() else []
 
 
 def thinned(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -150,3 +167,34 @@ def _part(value: Any) -> str:
     if isinstance(value, list) and value and isinstance(value[0], Mapping):
         return "[\n" + ",\n".join(json.dumps(row) for row in value) + "\n]"
     return json.dumps(value)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m experiments.archive", description=__doc__)
+    parser.add_argument("plan", type=Path, metavar="PLAN", help="a plan of `pivot sweep`")
+    parser.add_argument("--runs", type=Path, help="the sweep's folder (default: runs/STUDY/runs)")
+    parser.add_argument("--results", type=Path, help="the small files (default: `results` beside the plan)")
+    commands = parser.add_subparsers(dest="command", required=True)
+    write = commands.add_parser("collect", help="write a file for every finished run")
+    write.add_argument("--prune", action="store_true", help="and remove the checkpoints of these runs")
+    commands.add_parser("restore", help="write the folders of runs that are there as files alone")
+    args = parser.parse_args(argv)
+    study = args.plan.resolve().parent
+    results = args.results or study / "results"
+    try:
+        plan = load_plan(args.plan)
+        runs = plan_runs(plan, args.runs or Path("runs") / study.name / "runs")
+        if args.command == "restore":
+            print(f"{restore(runs, results)} runs restored")
+            return 0
+        written = collect(plan, runs, results, prune=args.prune)
+    except UserError as mistake:
+        print(mistake, file=sys.stderr)
+        return 2
+    there = sum(file_of(run, results).exists() for run in runs)
+    print(f"{len(written)} files written; {there} of {len(runs)} runs are there")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,4 +1,4 @@
-"""`python -m experiments.archive PLAN collect`: a plan's finished runs as small files; `restore` makes runs of them again.
+"""`python -m experiments.archive PLAN collect`: a plan's finished runs as small files; `restore` turns them back.
 
 A file has what `pivot sweep` reads of a run, without checkpoints and samples. From restored runs tables come out the
 same, and a sweep does not repeat them.

@@ -246,6 +246,7 @@ def unused_by_hugging_face(folder, encoded):
     return {name for name, p in model.named_parameters() if p.grad is None}
 
 
+@pytest.mark.parametrize("family", SPECS)  # no matter of the tokenizer
 def test_adapters_frozen_towers_and_sizes(folder, prompts, tmp_path, family):
     frozen = load_policy(str(folder), ModelOptions(freeze_vision=True))
     number = {True: 0, False: 0}

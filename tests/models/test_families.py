@@ -211,6 +211,7 @@ def test_corruption_can_be_looked_at(model, picture, family):
     assert (after[:half] == before[:half]).all()
 
 
+@pytest.mark.parametrize("family", SPECS)
 def test_a_pivot_step_trains_and_the_saved_folder_is_the_model(
     folder, make_trainer, remember_responses, tmp_path, prompts, family
 ):

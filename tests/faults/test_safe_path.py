@@ -100,18 +100,24 @@ def test_pivot_grade(trapped: Path, command: list[str]) -> None:
 
 
 @pytest.mark.slow
-def test_pivot_train(trapped: Path) -> None:
+def test_pivot_train_and_eval(trapped: Path) -> None:
     small = ["train.steps=1", "train.prompts_per_step=2", "train.minibatch_prompts=2", "rollout.responses=2",
              "rollout.max_tokens=16", "rollout.max_tries=1", "data.size=4", "data.validation_size=2",
-             "eval.final_prompts=2", "reward.function=own.py:f"]  # fmt: skip
+             "eval.final_prompts=0", "reward.function=own.py:f"]  # fmt: skip
     (trapped / "own.py").write_text(
         "def f(completions, **_): return [float(len(c) % 2) for c in completions]\n"
     )
+    pivot = [sys.executable, PIVOT]
     options = [part for setting in small for part in ("--set", setting)]
-    command = [sys.executable, PIVOT, "train", "--recipe", "tiny", "--out", "run", *options]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert sprung(trapped) == ""
-    assert done.returncode == 0, done.stderr[-2000:]
+    evaluated = "eval --model run --benchmarks tiny-test --out scores --limit 2 --samples 1"
+    commands = [
+        [*pivot, "train", "--recipe", "tiny", "--out", "run", *options],
+        [*pivot, *evaluated.split()],
+    ]
+    for command in commands:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert sprung(trapped) == "", command
+        assert done.returncode == 0, done.stderr[-2000:]
 
 
 def test_no_process_is_started_without_a_safe_path() -> None:

@@ -211,7 +211,6 @@ def test_corruption_can_be_looked_at(model, picture, family):
     assert (after[:half] == before[:half]).all()
 
 
-@pytest.mark.parametrize("family", SPECS)
 def test_a_pivot_step_trains_and_the_saved_folder_is_the_model(
     folder, make_trainer, remember_responses, tmp_path, prompts, family
 ):
@@ -247,7 +246,6 @@ def unused_by_hugging_face(folder, encoded):
     return {name for name, p in model.named_parameters() if p.grad is None}
 
 
-@pytest.mark.parametrize("family", SPECS)  # no matter of the tokenizer
 def test_adapters_frozen_towers_and_sizes(folder, prompts, tmp_path, family):
     frozen = load_policy(str(folder), ModelOptions(freeze_vision=True))
     number = {True: 0, False: 0}

@@ -332,9 +332,17 @@ def test_more_benchmarks_are_evaluated_without_the_old_ones(plan_file, tmp_path,
 def test_a_sweep_in_processes_of_its_own_is_killed_twice_and_continues(plan_file, tmp_path, capsys):
     """The whole command line, stopped and then killed in the middle of training, and the table of the real scores."""
     out = tmp_path / "out"
-    words = ["sweep", str(plan_file), "--out", str(out), *TOY, "--benchmarks", "tiny-test", "--only", "DAPO"]
-    for setting in ("train.steps=12", "eval.every=12", "checkpoint.every=1"):
-        words += ["--set", setting]
+    words = ["sweep", str(plan_file), "--out", str(out), *TOY, "--benchmarks", "tiny-test", "--only", "Base"]
+    words += [
+        "--only",
+        "DAPO",
+        "--set",
+        "train.steps=12",
+        "--set",
+        "eval.every=12",
+        "--set",
+        "checkpoint.every=1",
+    ]
     command = [sys.executable, "-P", "-m", "pivot", *words]
 
     def steps():
@@ -359,21 +367,25 @@ def test_a_sweep_in_processes_of_its_own_is_killed_twice_and_continues(plan_file
     _, code, said = kill_after_a_step(signal.SIGTERM)
     assert code == 3, said
     assert "stopped; the same command continues" in said
+    base = out / next(out.glob("base-*")).name / "eval" / "scores.json"
+    evaluated = base.stat().st_mtime_ns
     run, code, said = kill_after_a_step(signal.SIGKILL)
     assert code == -signal.SIGKILL
     assert "DAPO, seed 0: resuming" in said
 
     assert main(words) == 0
     assert "DAPO, seed 0: resuming" in capsys.readouterr().out
+    assert base.stat().st_mtime_ns == evaluated, "the base model is not evaluated twice"
     assert steps() == list(range(1, 13))
     rows = rows_of(out / "results" / "toy" / "toy.csv")
-    entries = json.loads((run / "eval" / "scores.json").read_text())["evaluations"]
-    (entry,) = [e for e in entries if e["name"] == "tiny-test" and e["when"] == "step-12"]
-    assert (entry["prompts"], entry["samples"], entry["limit"]) == (4, 2, 4)
-    assert float(rows["DAPO"]["tiny-test"]) == pytest.approx(100 * entry["accuracy"])
+    for label, folder in {"Base": base.parent, "DAPO": run / "eval"}.items():
+        entries = json.loads((folder / "scores.json").read_text())["evaluations"]
+        (entry,) = [e for e in entries if e["name"] == "tiny-test" and e["when"] in (None, "step-12")]
+        assert (entry["prompts"], entry["samples"], entry["limit"]) == (4, 2, 4)
+        assert float(rows[label]["tiny-test"]) == pytest.approx(100 * entry["accuracy"])
 
     assert main(words) == 0
     shown = capsys.readouterr().out
     assert "training" not in shown
     assert "evaluating" not in shown
-    assert shown.count(": finished") == 1
+    assert shown.count(": finished") == 2
